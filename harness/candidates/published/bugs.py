@@ -1,4 +1,4 @@
-"""What is known to be wrong with a published candidate, as its folder's known.toml has it."""
+"""Read the bugs that are known of a published library, from its folder's known.toml."""
 
 import re
 import tomllib
@@ -15,31 +15,31 @@ from harness.untrusted import fitted
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One fault of released code, told as one would to its maintainers."""
+    """One fault of released code, described as for its maintainers."""
 
     key: str
     # The folder's entries in which the bug shows.
     candidate: tuple[str, ...]
-    # What the harness calls it.
+    # The names that the harness gives it on one case.
     looks: tuple[str, ...]
-    # What experiments call it with its first candidate, from required keys alone; empty where the
-    # pinned release is without it. And what that name gets wrong or leaves out, judged by hand.
+    # The name that experiments give it with its first candidate, from required keys alone; empty
+    # if the pinned release is without it. Then what that name misses, judged by hand.
     named: str
     differs: str
-    # Without these a case cannot show the bug: situations by name, or a field as in "sp>1".
+    # A case that shows the bug has these: situations by name, or a field as in "sp>1".
     when: tuple[str, ...]
     # The smallest case that shows it, and the golden of the same batch.
     line: str
     golden: str
-    # The first release in which it was seen, and the first without it; empty where unknown.
+    # The first release in which it was seen, and the first without it; empty if unknown.
     since: str
     fixed: str
-    # Where it was reported; empty where no report was found.
+    # Where it was reported; empty if no report was found.
     link: str
     # The place in the library's own source.
     where: str
     says: str
-    # Every tensor that it can make wrong, as shell patterns.
+    # Shell patterns of every tensor that it can make wrong.
     tensors: tuple[str, ...]
     # For the library's maintainers: a heading, a possible mend, and what their main branch has.
     title: str
@@ -51,22 +51,22 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return parse(self.line)
 
     def is_in(self, version: str) -> bool:
-        """Whether a release has the bug, as far as is known."""
-        begun = not self.since or _number(self.since) <= _number(version)
-        return begun and not (self.fixed and _number(self.fixed) <= _number(version))
+        """Whether a release has the bug, as far as known."""
+        has_begun = not self.since or _number(self.since) <= _number(version)
+        return has_begun and not (self.fixed and _number(self.fixed) <= _number(version))
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a library's users are told at once."""
+    """Facts for a library's users."""
 
     # Stars on GitHub in thousands, roughly: tables list the most used library first.
     stars: float = 0.0
-    # What to do today, in a sentence.
+    # What its users should do today, in a sentence.
     today: str = ""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The whole file; a bug that is wrong is told by its key."""
+    """The whole file; bugs are checked one by one, so that an error names its bug."""
 
     bug: tuple[dict[str, Any], ...] = ()
     library: About = About()
@@ -74,13 +74,13 @@ class _Known(msgspec.Struct, frozen=True):
 
 @cache
 def bugs(library: Library) -> tuple[Bug, ...]:
-    """All entries of a folder's known.toml."""
+    """Return all bugs in a folder's known.toml."""
     with _read_from(library) as known:
         return tuple(map(_read, known.bug))
 
 
 def about(library: Library) -> About:
-    """What a folder's known.toml says of all of it."""
+    """Return the facts for users in a folder's known.toml."""
     with _read_from(library) as known:
         return known.library
 
@@ -103,5 +103,5 @@ def _read(table: dict[str, Any]) -> Bug:
 
 
 def _number(version: str) -> list[int]:
-    """The numbers by which releases sort; a suffix, as in 0.19.8.post1, counts too."""
+    """Return the numbers by which releases sort; a suffix, as in 0.19.8.post1, counts too."""
     return [int(part) for part in re.findall(r"\d+", version)]

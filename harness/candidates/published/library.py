@@ -1,16 +1,17 @@
-"""Published implementations: a folder each, here or in a package that somebody else brings.
+"""Find published libraries: one folder for each, here or in another installed package.
 
-    candidate.py      STEPS: by key, a step(case, rank, emit); imports the library, only in ranks
-    limits.py         LIMITS: by key, what is refused, as arithmetic on a case; imports no library.
-                      STATED: by key, such as "dtype=fp32" or "ranks=all"; no others are drawn
-    known.toml        what is known to be wrong with it upstream
-    mends.py          MENDS: by key of known.toml, a way to run without that bug; imports its
-                      library inside, only in ranks
-    requirements.txt  what its ranks run with, pinned; the first line is the library itself
+    candidate.py      STEPS: by key, a step(case, rank, emit); only ranks import it
+    limits.py         LIMITS: by key, a function of a case that returns why it cannot run, or None.
+                      STATED: by key, limits of single fields, such as "dtype=fp32" or "ranks=all";
+                      only cases within them are drawn
+    known.toml        the bugs that are known upstream
+    mends.py          MENDS: by key of known.toml, a context manager without that bug; it imports
+                      the library inside, because only ranks have it
+    requirements.txt  the pinned packages of its ranks; the first line is the library itself
     README.md         how it is wired
 
-`verl.sft` is the entry `sft` of the folder `verl`; `verl.sft@0.6.1` is that of another release,
-`deepspeed.alst+window-dropped` is an entry with one of its listed bugs mended.
+`verl.attention` is the entry `attention` of the folder `verl`, and `verl.attention@0.5.0` that of
+another release; `deepspeed.alst+window-dropped` is an entry with one listed bug mended.
 """
 
 import importlib
@@ -33,14 +34,14 @@ GROUP = "harness.candidates"
 
 Limit = Callable[[Case], str | None]
 Step = Callable[[Case, Rank, Emit], None]
-# While it lasts, a rank's released code is without one bug.
+# While the context lasts, a rank's released code is without one bug.
 Mend = Callable[[], AbstractContextManager[Any]]
 
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.+!]+)")
 
 
 class BadFolder(BadInput):
-    """A folder lacks what every published candidate has."""
+    """A folder lacks something that every published candidate needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ class Library:
     """One published package under test."""
 
     name: str
-    # The package from which its wiring is imported.
+    # The package of its wiring.
     module: str
     folder: Path
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What its ranks need, one pin a line; the library first."""
+        """The exact pins of its ranks' packages; the library comes first."""
         path = self.folder / "requirements.txt"
         if not path.is_file():
             raise BadFolder(f"candidate={self.name}: {self.folder} has no requirements.txt")
@@ -72,7 +73,7 @@ class Library:
 
     @property
     def pinned(self) -> str:
-        """The version that is under test unless another is asked for."""
+        """The version under test, unless a candidate's name has another one."""
         return self.requirements[0].partition("==")[2]
 
     @property
@@ -82,14 +83,14 @@ class Library:
 
     @property
     def stated(self) -> Mapping[str, str]:
-        """By key, the limits that can be stated as values of single fields."""
+        """By key, the limits that can be stated as values of single fields of a case."""
         module = importlib.import_module(f"{self.module}.limits")
         stated: Mapping[str, str] = getattr(module, "STATED", {})
         return stated
 
     @property
     def mends(self) -> Mapping[str, Mend]:
-        """By the bug's key, how to run the pinned release without it."""
+        """By the key of a bug, a context manager that runs the pinned release without it."""
         if not (self.folder / "mends.py").is_file():
             return {}
         mends: Mapping[str, Mend] = importlib.import_module(f"{self.module}.mends").MENDS
@@ -97,7 +98,7 @@ class Library:
 
     @property
     def steps(self) -> Mapping[str, Step]:
-        """The library's steps by key; only its ranks can import them."""
+        """The library's steps by key; only its ranks can import these."""
         with without_a_search_for_garbage():
             module = importlib.import_module(f"{self.module}.candidate")
         steps: Mapping[str, Step] = module.STEPS
@@ -106,13 +107,13 @@ class Library:
 
 @cache
 def libraries() -> dict[str, Library]:
-    """Every folder beside this file, then what other packages bring."""
-    here = Path(__file__).parent
+    """Return every library by name: folders beside this file, then those of other packages."""
+    siblings = Path(__file__).parent
     found = {
         pins.parent.name: Library(
             pins.parent.name, f"{__package__}.{pins.parent.name}", pins.parent
         )
-        for pins in sorted(here.glob("*/requirements.txt"))
+        for pins in sorted(siblings.glob("*/requirements.txt"))
     }
     for entry in entry_points(group=GROUP):
         spec = importlib.util.find_spec(entry.module)
@@ -120,19 +121,19 @@ def libraries() -> dict[str, Library]:
             raise BadFolder(f"candidate={entry.name}: {entry.module} is not an installed package")
         if entry.name in found:
             raise BadFolder(f"candidate={entry.name}: {entry.module} has the name of another")
-        place = Path(spec.submodule_search_locations[0])
-        found[entry.name] = Library(entry.name, entry.module, place)
+        folder = Path(spec.submodule_search_locations[0])
+        found[entry.name] = Library(entry.name, entry.module, folder)
     return found
 
 
 @dataclass(slots=True)
 class Published:
-    """One step of a library. What it refuses is known anywhere; it runs only in its own ranks."""
+    """One step of a library as a candidate: `supports` works anywhere, `run` only in its ranks."""
 
     name: str
     library: Library
     key: str
-    # The keys of the listed bugs that are mended.
+    # The keys of listed bugs without which it runs.
     mended: tuple[str, ...] = ()
 
     @property

@@ -48,7 +48,9 @@ def test_a_pool_is_placed_by_the_options_of_the_session_and_by_its_worker(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(device, "choose_placement", lambda *args, **kwargs: calls.append((args, kwargs)))
+    monkeypatch.setattr(
+        device, "choose_placement", lambda *args, **kwargs: calls.append((args, kwargs))
+    )
     monkeypatch.setattr(pytestconfig.option, "harness_device", "cuda")
     monkeypatch.setattr(pytestconfig.option, "harness_transport", "gloo")
     place(pytestconfig, 8)

@@ -1,1 +1,1 @@
-"""areal: Ulysses under FSDP2, as its engine for supervised training does it."""
+"""areal: Ulysses under FSDP2 in its engine for supervised training."""

@@ -1,4 +1,4 @@
-"""areal's engine for supervised training, whole: batches, packing, Ulysses, FSDP2, loss, log."""
+"""areal's whole engine for supervised training: batches, packing, Ulysses, FSDP2, loss, log."""
 
 from functools import partial
 

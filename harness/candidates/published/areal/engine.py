@@ -1,7 +1,4 @@
-"""One step of areal's FSDP engine on the rows of a replica.
-
-Legend: B rows of one token dim each, S tokens of a row, T tokens of a stream, V vocabulary.
-"""
+"""Steps of areal's FSDP engine on the rows of a replica."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,17 +14,19 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.areal import library
 from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.gradients import silent
+from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import LEARNING_RATE, Case
 
-# The key under which token numbers travel with rows: from one, for padding is zero.
+# The key of token numbers beside rows; they count from one, because padding is zero.
 NUMBERS = "token_numbers"
 NO_CLIPPING = 1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What differs between the entries."""
+    """Options in which the entries differ."""
 
     attention: str = "flash_attention_2"
 
@@ -36,17 +35,17 @@ class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
     """The published engine on the case's model; it emits what is computed."""
 
     def __init__(self, options: Options, case: Case, rank: Rank) -> None:
-        self.case, self.say = case, silent
-        self.watching = ExitStack()
-        self.numbers = torch.empty(0)
-        self.theirs = huggingface.build(case, rank.device, options.attention)
+        self.case, self.emit = case, silent
+        self.during_forward = ExitStack()
+        self.tokens = torch.empty(0)
+        self.case_model = huggingface.build(case, rank.device, options.attention)
         with patch.object(
-            library.fsdp_engine.AutoConfig, "from_pretrained", lambda **_: self.theirs.config
+            library.fsdp_engine.AutoConfig, "from_pretrained", lambda **_: self.case_model.config
         ):
             super().__init__(_config(options, case))
 
     def _create_llm_actor_or_critic(self) -> Any:
-        return self.theirs
+        return self.case_model
 
     def _prepare_mb_inputs(self, mb_item: Any) -> Any:
         numbers = mb_item.padded_mb.pop(NUMBERS)
@@ -54,27 +53,25 @@ class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
         inputs, ctx = super()._prepare_mb_inputs(mb_item)
         if self.parallel_helper.sp_size > 1:
             numbers = library.ulysses.slice_input_tensor(numbers, dim=1, padding=True)
-        self.numbers = numbers.flatten() - 1
-        for key in ("input_ids", "position_ids"):
-            self.say(key.removeprefix("input_").replace("_ids", "s"), inputs[key][0], self.numbers)
-        self.watching.enter_context(
-            huggingface.watched(self.model, self.case, self.say, self.numbers)
+        self.tokens = numbers.flatten() - 1
+        emit_inputs(self.emit, inputs, self.tokens)
+        self.during_forward.enter_context(
+            huggingface.watched(self.model, self.case, self.emit, self.tokens)
         )
         return inputs, ctx
 
     def _compute_logprobs_and_loss(
         self, logits: Tensor, ctx: Any, loss_fn: Any, loss_weight_fn: Any, *rest: Any, **named: Any
     ) -> Tensor:
-        self.watching.close()
-        gather = library.fsdp_engine.gather_logprobs_entropy
+        self.during_forward.close()
+        released = library.fsdp_engine.gather_logprobs_entropy
 
-        def told(logits: Tensor, labels: Tensor, **options: Any) -> Any:
-            logprobs, entropy = gather(logits, labels, **options)
-            self.say("labels", labels, self.numbers)
-            self.say("nll", -logprobs, self.numbers)
+        def gather_and_emit(logits: Tensor, labels: Tensor, **options: Any) -> Any:
+            logprobs, entropy = released(logits, labels, **options)
+            emit_losses(self.emit, -logprobs, labels, self.tokens)
             return logprobs, entropy
 
-        with patch.object(library.fsdp_engine, "gather_logprobs_entropy", told):
+        with patch.object(library.fsdp_engine, "gather_logprobs_entropy", gather_and_emit):
             if loss_weight_fn(ctx.mb_input) == 0:
                 # The engine does not look at the tokens of such a micro-batch.
                 with torch.no_grad():
@@ -87,12 +84,12 @@ class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
     def optimizer_step(self) -> Any:
         for key, gradient in huggingface.gradients(self.model, self.case):
             sharded: Any = gradient
-            self.say(key, sharded.full_tensor())
+            self.emit(key, sharded.full_tensor())
         return super().optimizer_step()
 
 
 def train(options: Options, case: Case, rank: Rank, emit: Emit) -> None:
-    """Every step of the case."""
+    """Run every step of the case."""
     engine = Engine(options, case, rank)
     groups = _groups(case.dp, case.sp)
     if (groups["dp_rank"], torch.distributed.get_rank(groups["sp_group"])) != (
@@ -105,36 +102,32 @@ def train(options: Options, case: Case, rank: Rank, emit: Emit) -> None:
         engine.initialize(None, library.fsdp_engine.FinetuneSpec(1, case.steps, 1))
     for step in range(case.steps):
         if step == case.steps - 1:
-            engine.say = emit
+            engine.emit = emit
         batch, _ = library.data.concat_batch(_rows(case, rank))
         library.train_lm(SimpleNamespace(engine=engine), batch)
         logged = engine.export_stats()
-        engine.say("loss", torch.tensor(logged["loss/avg"], dtype=torch.float32))
+        engine.emit("loss", torch.tensor(logged["loss/avg"], dtype=torch.float32))
     if options.attention == "flash_attention_2":
         flash.must_have_run("flash_attn_varlen_func")
 
 
 def _rows(case: Case, rank: Rank) -> list[dict[str, Tensor]]:
-    """A replica's rows as a data loader hands them over: one dict for each, not yet padded."""
-    rows = []
-    for row in range(rank.dp_index, len(case.rows), case.dp):
-        mask = [bit == "1" for bit in case.rows[row].mask]
-        mask[0] = False
-        length = len(mask)
-        rows.append(
-            {
-                "input_ids": torch.tensor([case.ids_of(row)]),
-                "attention_mask": torch.ones(1, length, dtype=torch.bool),
-                "loss_mask": torch.tensor([mask]),
-                NUMBERS: torch.arange(length)[None] + case.offsets[row] + 1,
-            }
-        )
-    return rows
+    """Return a replica's rows as a data loader yields them: a dict for each, not yet padded."""
+    return [
+        {
+            "input_ids": row.ids_T[None],
+            "attention_mask": torch.ones_like(row.targets_T)[None],
+            "loss_mask": row.targets_T[None],
+            NUMBERS: row.tokens_T[None] + 1,
+        }
+        for batch in micro_batches(case, rank)
+        for row in batch.rows
+    ]
 
 
 @cache
 def _groups(dp: int, sp: int) -> dict[str, Any]:
-    """The engine's groups over all ranks, made once: each case would leave its own behind."""
+    """Return the engine's groups over all ranks, made once: groups last as long as the process."""
     engine = object.__new__(library.fsdp_engine.FSDPEngine)
     engine.config = SimpleNamespace(backend=f"fsdp:d{dp}c{sp}")
     engine.create_process_group()

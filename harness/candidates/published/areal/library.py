@@ -1,4 +1,4 @@
-"""areal's modules, without the services that its packages start with."""
+"""areal's modules, without the services that its packages import."""
 
 import sys
 from importlib import import_module
@@ -16,18 +16,12 @@ from harness.candidates.published.wiring.packages import bare_packages, folder, 
 PAGE = 4
 
 
-def _only_to_be_imported() -> None:
-    """Stand in for ray, as no cluster is started, and numba, whose loops run uncompiled."""
-    ray: Any = ModuleType("ray")
-    ray.remote = lambda of: of
-    numba: Any = ModuleType("numba")
-    numba.njit = lambda of: of
-    sys.modules.update(ray=ray, numba=numba)
-
-
 def _prepare() -> None:
     flash.give_to_transformers()
-    _only_to_be_imported()
+    # No cluster is started, and loops that numba would compile run as they are.
+    for name, decorator in (("ray", "remote"), ("numba", "njit")):
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name])[decorator] = lambda decorated: decorated
     # areal compiles its log-probabilities, which takes longer here than a whole case.
     torch._dynamo.config.disable = True
     bare_packages("areal", "areal.infra", "areal.engine")
@@ -42,36 +36,25 @@ stats_tracker: Any = import_module("areal.utils.stats_tracker")
 ulysses: Any = import_module("areal.models.fsdp.ulysses")
 
 data.N_TOKENS_PER_PAGE = PAGE
-
-
 fsdp_engine.dist_F = SimpleNamespace(all_gather=all_gather)
 
 _LM = folder("areal.trainer") / "sft" / "lm_engine.py"
-_compute_packed_sft_loss = lifted(
-    _LM,
-    "compute_packed_sft_loss",
-    {"torch": torch, "Any": Any, "stats_tracker": stats_tracker},
-)
+_compute_packed_sft_loss = lifted(_LM, "compute_packed_sft_loss", {"stats_tracker": stats_tracker})
 
 
 def compute_packed_sft_loss(
-    logprobs: Tensor, entropy: Tensor, input_: dict[str, Any], **named: Any
+    logprobs: Tensor, entropy: Tensor, input_: dict[str, Any], **options: Any
 ) -> Tensor:
-    """The published loss without the 1e-5 that it adds to the number of targets."""
+    """Return the published loss without the 1e-5 that it adds to the number of targets."""
     count = input_["loss_mask"].bool().count_nonzero()
-    loss: Tensor = _compute_packed_sft_loss(logprobs, entropy, input_, **named)
+    loss: Tensor = _compute_packed_sft_loss(logprobs, entropy, input_, **options)
     exact: Tensor = loss * ((1e-5 + count) / count)
     return exact
 
 
-# LMEngine.train_lm joins the rows, and hands them to this function.
+# LMEngine.train_lm joins the rows, and passes them to this function.
 train_lm = lifted(
     _LM,
     "LMEngine._train_lm",
-    {
-        "torch": torch,
-        "Any": Any,
-        "stats_tracker": stats_tracker,
-        "compute_packed_sft_loss": compute_packed_sft_loss,
-    },
+    {"stats_tracker": stats_tracker, "compute_packed_sft_loss": compute_packed_sft_loss},
 )

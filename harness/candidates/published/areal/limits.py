@@ -1,4 +1,4 @@
-"""What areal refuses, and what its loss cannot be, as arithmetic on a case."""
+"""Cases that areal refuses, or that its loss cannot express."""
 
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
@@ -6,13 +6,12 @@ from harness.case import Case
 
 # The engine has one loss, and computes log-probabilities in fp32.
 _ENGINE = "dtype=fp32 loss=token-mean model=qwen2,qwen3 ranks=all"
-_FULL = f"{_ENGINE} window=none"
 
 
 def engine(case: Case) -> str | None:
-    """What the engine fails on, loudly, before it trains."""
+    """Refuse what the engine fails on, loudly, before it trains."""
     rows = min(len(case.rows[replica :: case.dp]) for replica in range(case.dp))
-    return limits.around(case) or limits.first(
+    return limits.every_wiring(case) or limits.first(
         case.dtype != "fp32" and f"dtype={case.dtype}: it computes log-probabilities in fp32",
         case.loss != "token-mean" and f"loss={case.loss}: its loss is a mean over tokens",
         case.model == "llama"
@@ -23,20 +22,14 @@ def engine(case: Case) -> str | None:
         and "kv heads: must divide sp, or sp must divide them",
         rows < case.micro_batches and "micro: a replica has fewer rows than micro-batches",
         rows < 1 and "rows: a replica has none",
-        not any(row.supervised() for row in case.rows) and "no target: it refuses such a batch",
+        not limits.has_targets(case) and "no target: it refuses such a batch",
     )
 
 
 def full(case: Case) -> str | None:
-    """What the engine refuses, and windows."""
+    """Refuse what the engine refuses, and windows."""
     return engine(case) or limits.first(case.window is not None and "window: not with this kernel")
 
 
-LIMITS: dict[str, Limit] = {
-    "sft": engine,
-    "sft-sdpa": full,
-}
-STATED = {
-    "sft": _ENGINE,
-    "sft-sdpa": _FULL,
-}
+LIMITS: dict[str, Limit] = {"sft": engine, "sft-sdpa": full}
+STATED = {"sft": _ENGINE, "sft-sdpa": f"{_ENGINE} window=none"}

@@ -10,21 +10,21 @@ from harness.candidates.published.library import Mend
 
 
 def attention_that_exchanges() -> AbstractContextManager[Any]:
-    """Where ranks share a sequence, the model has the attention that the library patches."""
+    """While this lasts, a model that ranks share has the attention that the library patches."""
     from harness.candidates.published.areal.library import fsdp_engine
 
     released = fsdp_engine.apply_monkey_patch
 
-    def apply(model: Any, ulysses_sp_size: int, **named: Any) -> None:
+    def apply(model: Any, ulysses_sp_size: int, **options: Any) -> None:
         if ulysses_sp_size > 1:
             model.set_attn_implementation("flash_attention_2")
-        released(model=model, ulysses_sp_size=ulysses_sp_size, **named)
+        released(model=model, ulysses_sp_size=ulysses_sp_size, **options)
 
     return patch.object(fsdp_engine, "apply_monkey_patch", apply)
 
 
 def mask_of_packed_rows() -> AbstractContextManager[Any]:
-    """Without a dict of masks transformers makes a causal mask of each row from positions."""
+    """While this lasts, transformers gets no masks, and makes a causal mask of each row itself."""
     from harness.candidates.published.areal.library import fsdp_engine
 
     released = fsdp_engine.FSDPEngine._prepare_mb_list
@@ -39,7 +39,7 @@ def mask_of_packed_rows() -> AbstractContextManager[Any]:
 
 
 def statistics_alike() -> AbstractContextManager[Any]:
-    """A rank that lacks what another has recorded takes part with zeros of the same kind."""
+    """While this lasts, a rank without statistics that another has takes part with zeros."""
     from harness.candidates.published.areal.library import stats_tracker
 
     tracker = stats_tracker.DistributedStatsTracker
@@ -49,13 +49,13 @@ def statistics_alike() -> AbstractContextManager[Any]:
         self: Any, key: str | None = None, reduce_group: Any = None, reset: Any = True
     ) -> Any:
         if key is None and reduce_group is not None:
-            mine = {
+            own = {
                 name: (self.reduce_types[name], self.denominators.get(name)) for name in self.stats
             }
-            of_all: list[Any] = [None] * reduce_group.size()
-            torch.distributed.all_gather_object(of_all, mine, group=reduce_group)
-            for theirs in of_all:
-                for name, (kind, denominator) in theirs.items():
+            by_rank: list[Any] = [None] * reduce_group.size()
+            torch.distributed.all_gather_object(by_rank, own, group=reduce_group)
+            for recorded in by_rank:
+                for name, (kind, denominator) in recorded.items():
                     if name not in self.stats:
                         _take_part(self, name, kind, denominator)
         return released(self, key, reduce_group, reset)

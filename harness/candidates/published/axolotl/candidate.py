@@ -7,7 +7,7 @@ from typing import Any
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.axolotl import grpo, sft
 from harness.candidates.published.axolotl.library import RingAttnFunc
-from harness.candidates.published.axolotl.model import Seen, parameters
+from harness.candidates.published.axolotl.model import Model
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
@@ -16,7 +16,7 @@ from harness.case import Case
 
 Collate = Callable[[Case, Padded], sft.Batch]
 LLAMA3, RING = RingAttnFunc.VARLEN_LLAMA3, RingAttnFunc.BATCH_RING
-# Positions of a table count padding on the left too; attention sees only their differences.
+# In a table, positions also count padding on the left; attention uses only their differences.
 OF_TABLES = ("positions", ".attn.q", ".attn.k")
 
 
@@ -29,34 +29,34 @@ def supervised(
     ring: Any,
     counted: bool = False,
     stride: int | None = None,
-    unseen: tuple[str, ...] = (),
+    hidden: tuple[str, ...] = (),
 ) -> None:
-    """The trainer of causal models."""
-    seen = Seen(case, rank, unseen)
-    made = sft.trainer(case, rank, counted=counted)
+    """Train with the trainer of causal models."""
+    model = Model(case, rank, hidden)
+    trainer = sft.trainer(case, rank, counted=counted)
     batches = [collate(case, padded) for padded in micro_batches(case, rank)]
-    with seen.shared(rank, ring_attn_func=ring, heads_k_stride=stride, gather_outputs=False):
-        for say in steps(case, parameters(seen), emit):
-            seen.emit = say
-            loss = sft.step(rank, seen, made, [dict(batch) for batch in batches])
+    with model.sharing(rank, ring_attn_func=ring, heads_k_stride=stride, gather_outputs=False):
+        for step_emit in steps(case, model.parameters, emit):
+            model.emit = step_emit
+            loss = sft.step(rank, model, trainer, [dict(batch) for batch in batches])
     flash.must_have_run()
     emit("loss", loss)
-    emit_gradients(parameters(seen), emit)
+    emit_gradients(model.parameters, emit)
 
 
 def rewarded(case: Case, rank: Rank, emit: Emit, *, loss_type: str) -> None:
-    """The trainer of GRPO."""
+    """Train with the trainer of GRPO."""
     # The model computes logits of completions only.
-    seen = Seen(case, rank, (*OF_TABLES, "logits"))
-    made = grpo.Trainer(case, rank, seen, loss_type)
+    model = Model(case, rank, (*OF_TABLES, "logits"))
+    trainer = grpo.Trainer(case, rank, model, loss_type)
     batches = [grpo.batch_of(case, padded) for padded in micro_batches(case, rank)]
-    with seen.shared(rank, ring_attn_func=RING, heads_k_stride=None, gather_outputs=True):
-        for say in steps(case, parameters(seen), emit):
-            seen.emit = say
-            loss = made.step(batches)
+    with model.sharing(rank, ring_attn_func=RING, heads_k_stride=None, gather_outputs=True):
+        for step_emit in steps(case, model.parameters, emit):
+            model.emit = step_emit
+            loss = trainer.step(batches)
     flash.must_have_run()
     emit("loss", loss)
-    emit_gradients(parameters(seen), emit)
+    emit_gradients(model.parameters, emit)
 
 
 def packed(kind: str) -> Collate:
@@ -64,7 +64,7 @@ def packed(kind: str) -> Collate:
 
 
 PACKED = partial(supervised, collate=packed("multiple"), ring=LLAMA3)
-PADDED = partial(supervised, collate=sft.table, ring=RING, unseen=OF_TABLES)
+PADDED = partial(supervised, collate=sft.table, ring=RING, hidden=OF_TABLES)
 
 STEPS: dict[str, Step] = {
     "packed": PACKED,
@@ -75,7 +75,7 @@ STEPS: dict[str, Step] = {
     "flattened": partial(PACKED, collate=packed("as it is"), ring=RING),
     "padded": PADDED,
     "padded-counted": partial(PADDED, counted=True),
-    "padded-shifted": partial(PADDED, collate=partial(sft.table, shifted=True)),
+    "padded-shifted": partial(PADDED, collate=partial(sft.table, with_shifted=True)),
     "grpo": partial(rewarded, loss_type="bnpo"),
     "grpo-rows": partial(rewarded, loss_type="grpo"),
 }

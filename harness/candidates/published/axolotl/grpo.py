@@ -1,8 +1,8 @@
 """Steps of TRL's GRPO on gathered logits, where each token's advantage is one.
 
-The gradient is then that of the mean loss of the tokens that were generated.
+The gradient is then that of the mean loss of the generated tokens.
 
-Legend: B rows, P tokens of a prompt, C of what was generated, L a rank's tokens.
+Legend: B rows, P tokens of a prompt, C tokens of a completion, L a rank's tokens.
 """
 
 from collections import defaultdict
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.axolotl import library
-from harness.candidates.published.axolotl.model import IGNORED, Seen, parameters
+from harness.candidates.published.axolotl.model import Model
 from harness.candidates.published.wiring.gradients import reduce
-from harness.candidates.published.wiring.rows import PADDING, Padded
+from harness.candidates.published.wiring.rows import IGNORED, PADDING, Padded
 from harness.case import Case
 
 Batch = dict[str, Tensor]
@@ -24,17 +24,16 @@ _LOGPS, _LOSS = library.grpo_methods()
 
 
 def batch_of(case: Case, padded: Padded) -> Batch:
-    """Prompts padded on the left, what was generated on the right; a prompt ends at a target."""
+    """Pad prompts on the left and completions on the right; a prompt ends before a target."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-    for row, real in enumerate(padded.attended_BS.bool()):
-        targets = padded.targets_BS[row][real]
+    for row in padded.rows:
         # Without a target the prompt is the first token.
-        first = int(targets.int().argmax()) if targets.any() else 1
+        first = int(row.targets_T.int().argmax()) if row.targets_T.any() else 1
         columns = {
-            "ids": padded.ids_BS[row][real],
-            "mask": padded.attended_BS[row][real],
-            "tool_mask": targets.int(),
-            "tokens": padded.tokens_BS[row][real],
+            "ids": row.ids_T,
+            "mask": torch.ones_like(row.ids_T),
+            "tool_mask": row.targets_T.int(),
+            "tokens": row.tokens_T,
         }
         for name, column in columns.items():
             parts[name].append((column[:first], column[first:]))
@@ -46,7 +45,7 @@ def batch_of(case: Case, padded: Padded) -> Batch:
         batch[f"completion_{name}"] = table(after, filling, "right")
     return {
         **{key: value for key, value in batch.items() if not key.endswith("tool_mask")},
-        # TRL learns nothing from tokens of tools; here these are all that are no targets.
+        # TRL learns nothing from tokens of tools; here these are all tokens that are no targets.
         "tool_mask": batch["completion_tool_mask"],
         "advantages": torch.ones(len(padded.ids_BS)),
     }
@@ -68,49 +67,50 @@ class Trainer:
     args = SimpleNamespace(delta=None)
     accelerator = SimpleNamespace(gather=lambda value: value, reduce=lambda value, **_: value)
 
-    def __init__(self, case: Case, rank: Rank, seen: Seen, loss_type: str) -> None:
-        self.case, self.rank, self.seen, self.model = case, rank, seen, seen.model
+    def __init__(self, case: Case, rank: Rank, model: Model, loss_type: str) -> None:
+        self.case, self.rank, self.watched, self.model = case, rank, model, model.module
         self.loss_type = loss_type
         self.current_gradient_accumulation_steps = case.micro_batches
         self._metrics: Any = defaultdict(lambda: defaultdict(list))
 
-    def _get_per_token_logps_and_entropies(self, *given: Any, **named: Any) -> Any:
-        found = _LOGPS(self, *given, **named)
-        self.nll_BC = -found[0]
-        return found
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        logps_and_entropies = _LOGPS(self, *args, **kwargs)
+        self.nll_BC = -logps_and_entropies[0]
+        return logps_and_entropies
 
     def step(self, batches: list[Batch]) -> Tensor:
-        """One step up to its gradients -> the mean loss of completions, which TRL does not log."""
+        """Run one step up to its gradients -> the mean loss, which TRL does not log."""
         logged = torch.zeros(())
         for batch in batches:
-            self.seen.tokens_BS = torch.cat(
+            self.watched.tokens_BS = torch.cat(
                 (batch["prompt_tokens"], batch["completion_tokens"]), 1
             )
             loss = _LOSS(self, self.model, batch)
-            self.tell(batch)
+            self.emit_losses(batch)
             loss.backward()
             logged = logged + self.mean(batch)
-        reduce(parameters(self.seen), self.rank.world, mean=True)
+        reduce(self.watched.parameters, self.rank.world, mean=True)
         torch.distributed.all_reduce(logged, group=self.rank.world)
         return logged / self.case.ranks
 
     def mean(self, batch: Batch) -> Tensor:
-        """This batch's part of the mean loss: of rows' means with `grpo`, else over all tokens."""
+        """Return this batch's part of the mean loss: of rows' means if `grpo`, else of tokens."""
         nll_BC, mask_BC = self.nll_BC.detach(), batch["tool_mask"]
         dims = -1 if self.loss_type == "grpo" else (0, 1)
         means: Tensor = (nll_BC * mask_BC).sum(dims) / mask_BC.sum(dims).clamp(min=1)
         mean: Tensor = means.mean() / self.case.micro_batches
         return mean
 
-    def tell(self, batch: Batch) -> None:
-        """Emit losses and labels of this rank's tokens; every rank has gathered those of all."""
+    def emit_losses(self, batch: Batch) -> None:
+        """Emit losses and labels of this rank's tokens; every rank has gathered all losses."""
         start = batch["prompt_ids"].shape[1] - 1
-        of_BC, targets_BC = self.seen.tokens_BS[:, start:-1], batch["tool_mask"].bool()
-        where, numbers = targets_BC.nonzero(as_tuple=True), self.seen.tokens_L
+        # Completions are predicted from the tokens before them.
+        tokens_BC, targets_BC = self.watched.tokens_BS[:, start:-1], batch["tool_mask"].bool()
+        where, tokens_L = targets_BC.nonzero(as_tuple=True), self.watched.tokens_L
         nll, labels = torch.zeros(self.case.tokens), torch.full((self.case.tokens,), IGNORED)
-        nll[of_BC[where]] = self.nll_BC.detach()[where]
-        labels[of_BC[where]] = batch["completion_ids"][where]
-        real_L = numbers != PADDING
-        emit = self.seen.emit
-        emit("nll", nll[numbers].where(real_L, 0), numbers)
-        emit("labels", labels[numbers].where(real_L, IGNORED), numbers)
+        nll[tokens_BC[where]] = self.nll_BC.detach()[where]
+        labels[tokens_BC[where]] = batch["completion_ids"][where]
+        real_L = tokens_L != PADDING
+        emit = self.watched.emit
+        emit("nll", nll[tokens_L].where(real_L, 0), tokens_L)
+        emit("labels", labels[tokens_L].where(real_L, IGNORED), tokens_L)

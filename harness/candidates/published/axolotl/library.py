@@ -1,4 +1,4 @@
-"""The parts of axolotl that a step takes, on a machine without a GPU."""
+"""The parts of axolotl that a step needs, on a machine without a GPU."""
 
 import sys
 from importlib import import_module
@@ -13,49 +13,29 @@ from torch.nn import functional as F
 
 from harness.candidates.published.flash_stand_in import blocks, flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+from harness.candidates.published.wiring.stand_ins import Replacing
+
+# axolotl sends cumulative lengths to the current CUDA device.
+CpuTorch: Any = Replacing(torch, cuda=SimpleNamespace(current_device=lambda: "cpu"))
+# A ring expects half precision, so it gets fp64 for fp32 and fp32 for bf16. With fp32 tensors its
+# accumulators would be its buffers; and it converts gradients of queries to bf16.
+WiderTorch: Any = Replacing(torch, float32=torch.float64, bfloat16=torch.float32)
 
 
-class CpuTorch:
-    """torch whose current CUDA device is the CPU; axolotl sends cumulative lengths there."""
-
-    cuda = SimpleNamespace(current_device=lambda: "cpu")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-class WiderTorch:
-    """torch with fp64 for fp32 and fp32 for bf16, for a ring that expects half precision.
-
-    In fp32 the ring's accumulators would be its buffers; it turns gradients of queries to bf16.
-    """
-
-    float32, bfloat16 = torch.float64, torch.float32
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
+def _all_reduce(tensor: Tensor, op: Any, group: dist.ProcessGroup) -> None:
+    """Reduce; gloo lacks a mean of integers, of which NCCL drops the remainder."""
+    dist.all_reduce(tensor, group=group)
+    if op == dist.ReduceOp.AVG:
+        is_whole = not tensor.is_floating_point()
+        tensor.copy_(tensor.div(group.size(), rounding_mode="floor" if is_whole else None))
 
 
-class OverGloo:
-    """torch.distributed with what gloo lacks: a mean of integers, and shapes that differ."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(dist, name)
-
-    @staticmethod
-    def all_reduce(tensor: Tensor, op: Any, group: dist.ProcessGroup) -> None:
-        dist.all_reduce(tensor, group=group)
-        if op == dist.ReduceOp.AVG:
-            # NCCL drops the remainder of a mean of integers.
-            whole = not tensor.is_floating_point()
-            tensor.copy_(tensor.div(group.size(), rounding_mode="floor" if whole else None))
-
-    @staticmethod
-    def all_gather(received: list[Tensor], tensor: Tensor, group: dist.ProcessGroup) -> None:
-        for peer, buffer in enumerate(received):
-            if peer == group.rank():
-                buffer.copy_(tensor)
-            dist.broadcast(buffer, dist.get_global_rank(group, peer), group=group)
+def _all_gather(received: list[Tensor], tensor: Tensor, group: dist.ProcessGroup) -> None:
+    """Gather by broadcasts; gloo's all_gather takes only equal shapes."""
+    for peer, buffer in enumerate(received):
+        if peer == group.rank():
+            buffer.copy_(tensor)
+        dist.broadcast(buffer, dist.get_global_rank(group, peer), group=group)
 
 
 blocks.install()
@@ -66,7 +46,7 @@ bare_packages("axolotl.utils.collators")
 _SCHEMAS = folder("axolotl.utils.schemas") / "validation.py"
 
 
-def _validated() -> None:
+def _check_config() -> None:
     """Run the released check of a config: it gives transformers the names that rings import."""
     check = lifted(
         _SCHEMAS,
@@ -89,7 +69,7 @@ def _validated() -> None:
     )
 
 
-_validated()
+_check_config()
 sharing = import_module("axolotl.utils.ctx_managers.sequence_parallel")
 collators = import_module("axolotl.utils.collators.batching")
 registered = import_module("axolotl.monkeypatch.ring_attn.patch")
@@ -97,26 +77,25 @@ with patch.object(torch, "compile", lambda function: function):
     batch_ring = import_module("axolotl.monkeypatch.ring_attn.adapters.batch")
 RingAttnFunc: Any = sharing.RingAttnFunc
 
-vars(sharing)["dist"] = OverGloo()
-vars(registered)["torch"] = CpuTorch()
-vars(sys.modules["ring_flash_attn.ring_flash_attn"])["torch"] = WiderTorch()
+vars(sharing)["dist"] = Replacing(dist, all_reduce=_all_reduce, all_gather=_all_gather)
+vars(registered)["torch"] = CpuTorch
+vars(sys.modules["ring_flash_attn.ring_flash_attn"])["torch"] = WiderTorch
 
 
 def grpo_methods() -> tuple[Any, Any]:
-    """TRL's `_get_per_token_logps_and_entropies` and `_compute_loss`."""
-    place = folder("trl.trainer")
+    """Return TRL's `_get_per_token_logps_and_entropies` and `_compute_loss`."""
+    trainers = folder("trl.trainer")
     helpers = {
-        name: lifted(place / "utils.py", name, {"torch": torch, "F": F})
+        name: lifted(trainers / "utils.py", name, {"F": F})
         for name in ("selective_log_softmax", "entropy_from_logits")
     }
     names = {
         **helpers,
-        "torch": torch,
         "profiling_decorator": lambda method: method,
         # The methods use these for metrics only.
         **dict.fromkeys(("nanmin", "nanmax"), torch.mean),
     }
-    file = place / "grpo_trainer.py"
+    file = trainers / "grpo_trainer.py"
     logps, loss = (
         lifted(file, f"GRPOTrainer.{name}", names)
         for name in ("_get_per_token_logps_and_entropies", "_compute_loss")

@@ -16,62 +16,60 @@ from torch.nn import functional as F
 from harness.candidates.published.axolotl.rings import (
     padding_hidden,
     window_counts_the_token_itself,
+    window_on_any_shard,
     window_over_all,
-    window_whatever_the_shard,
 )
-from harness.candidates.published.axolotl.wrapping import applying, piece
+from harness.candidates.published.axolotl.wrapping import missing, piece, wrapping_the_cut
 from harness.candidates.published.library import Mend
 from harness.candidates.published.wiring.mending import Call, wrapped
+from harness.candidates.published.wiring.rows import IGNORED, shifted
 
-IGNORED = -100
 
-
-def moved_up_before_the_cut() -> AbstractContextManager[Any]:
-    """Labels are shifted while they are whole; transformers takes them as they are."""
+def shifted_before_the_cut() -> AbstractContextManager[Any]:
+    """While this lasts, labels are shifted while they are whole, and transformers uses these."""
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
-            # As much padding as the library adds: it would pad these with zeros.
-            more = -batch["labels"].shape[1] % given["local_world_size"]
-            labels_BS = F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
-            cut, *rest = original(batch, **given)
+        def call(batch: dict[str, Any], **options: Any) -> Any:
+            # The library would pad these with zeros.
+            more, labels_BS = missing(batch, options), shifted(batch["labels"])
+            cut, *rest = original(batch, **options)
             whole_BS = F.pad(labels_BS, (0, more), value=IGNORED)
-            cut["shift_labels"] = piece(whole_BS, given)
+            cut["shift_labels"] = piece(whole_BS, options)
             return cut, *rest
 
         return call
 
-    return applying(apply)
+    return wrapping_the_cut(apply)
 
 
 def padded_as_labels() -> AbstractContextManager[Any]:
-    """Shifted labels are padded with -100, as other labels are."""
+    """While this lasts, shifted labels are padded with -100, as other labels are."""
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
-            more = -batch["input_ids"].shape[1] % given["local_world_size"]
+        def call(batch: dict[str, Any], **options: Any) -> Any:
+            more = missing(batch, options)
             whole_BS = F.pad(batch.pop("shift_labels"), (0, more), value=IGNORED)
-            cut, *rest = original(batch, **given)
-            cut["shift_labels"] = piece(whole_BS, given)
+            cut, *rest = original(batch, **options)
+            cut["shift_labels"] = piece(whole_BS, options)
             return cut, *rest
 
         return call
 
-    return applying(apply)
+    return wrapping_the_cut(apply)
 
 
 def mean_over_the_sequence() -> AbstractContextManager[Any]:
-    """Each rank divides by an even share of all targets of its sequence."""
+    """While this lasts, each rank divides by an even share of all targets of its sequence."""
     from transformers.loss import loss_utils
 
     from harness.candidates.published.axolotl import library
 
     def entropy(original: Call) -> Call:
-        def call(source: Tensor, target: Tensor, _: Any, *given: Any, **named: Any) -> Any:
+        def call(source: Tensor, target: Tensor, _: Any, *args: Any, **kwargs: Any) -> Any:
             group = library.registered.get_ring_attn_group()
             count = (target != IGNORED).sum().float()
             dist.all_reduce(count, group=group)
-            return original(source, target, count / group.size(), *given, **named)
+            return original(source, target, count / group.size(), *args, **kwargs)
 
         return call
 
@@ -80,56 +78,56 @@ def mean_over_the_sequence() -> AbstractContextManager[Any]:
 
 @contextmanager
 def items_of_the_trainer() -> Iterator[None]:
-    """The trainer's count is kept, and divided among the ranks of a sequence without rounding."""
+    """While this lasts, ranks of a sequence divide the trainer's own count without rounding."""
     import transformers
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
+        def call(batch: dict[str, Any], **options: Any) -> Any:
             items = batch["num_items_in_batch"]
-            cut, *rest = original(batch, **given)
+            cut, *rest = original(batch, **options)
             cut["num_items_in_batch"] = items
             return cut, *rest
 
         return call
 
     def count(original: Call) -> Call:
-        def call(self: Any, *given: Any) -> Any:
+        def call(self: Any, *args: Any) -> Any:
             config = self.accelerator.parallelism_config
             with patch.object(config, "non_data_parallel_size", 1):
-                return original(self, *given) / config.cp_size
+                return original(self, *args) / config.cp_size
 
         return call
 
-    with applying(apply), wrapped(transformers.Trainer, "_get_num_items_in_batch", count):
+    with wrapping_the_cut(apply), wrapped(transformers.Trainer, "_get_num_items_in_batch", count):
         yield
 
 
 def padded_before_lengths() -> AbstractContextManager[Any]:
-    """Padding is a row of its own, as the collator has it."""
+    """While this lasts, padding is a row of its own, as in the collator."""
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
-            more = -batch["input_ids"].shape[1] % given["local_world_size"]
+        def call(batch: dict[str, Any], **options: Any) -> Any:
+            more = missing(batch, options)
             for key, column in batch.items():
                 if isinstance(column, Tensor) and column.dim() == 2:
                     filling = IGNORED if key == "labels" else 0
                     batch[key] = F.pad(column, (0, more), value=filling)
             if more:
                 batch["position_ids"][:, -more:] = torch.arange(more)
-            return original(batch, **given)
+            return original(batch, **options)
 
         return call
 
-    return applying(apply)
+    return wrapping_the_cut(apply)
 
 
 def flattened_by_lengths() -> AbstractContextManager[Any]:
-    """Rows end to end go through the ring that takes lengths."""
+    """While this lasts, rows end to end go through the ring that takes lengths."""
     from harness.candidates.published.axolotl import library
 
     def register(original: Call) -> Call:
-        def call(**given: Any) -> None:
-            original(**{**given, "ring_attn_func": library.RingAttnFunc.VARLEN_LLAMA3})
+        def call(**options: Any) -> None:
+            original(**{**options, "ring_attn_func": library.RingAttnFunc.VARLEN_LLAMA3})
 
         return call
 
@@ -137,36 +135,37 @@ def flattened_by_lengths() -> AbstractContextManager[Any]:
 
 
 def gradient_of_all() -> AbstractContextManager[Any]:
-    """The gather's backward multiplies by the ranks over which gradients are averaged."""
+    """While this lasts, the gather's backward multiplies by the ranks that are averaged over."""
     from harness.candidates.published.axolotl import library
 
-    backward = library.sharing.AllGatherWithGrad.backward
+    gather = library.sharing.AllGatherWithGrad
+    released = gather.backward
 
-    def give(ctx: Any, gradient: Tensor) -> Any:
-        slice_, group = backward(ctx, gradient)
-        return slice_ * ctx.group.size(), group
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        own_gradient, group = released(ctx, gradient)
+        return own_gradient * ctx.group.size(), group
 
-    return patch.object(library.sharing.AllGatherWithGrad, "backward", staticmethod(give))
+    return patch.object(gather, "backward", staticmethod(backward))
 
 
 def padded_before_logits() -> AbstractContextManager[Any]:
-    """Padding stands before the prompts, where no logits are kept."""
+    """While this lasts, padding stands before the prompts, where no logits are kept."""
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
-            more = -batch["input_ids"].shape[1] % given["local_world_size"]
+        def call(batch: dict[str, Any], **options: Any) -> Any:
+            more = missing(batch, options)
             for key, column in batch.items():
                 if isinstance(column, Tensor):
                     batch[key] = F.pad(column, (more, 0))
-            return original(batch, **given)
+            return original(batch, **options)
 
         return call
 
-    return applying(apply)
+    return wrapping_the_cut(apply)
 
 
 MENDS: dict[str, Mend] = {
-    "label-lost-at-cut": moved_up_before_the_cut,
+    "label-lost-at-cut": shifted_before_the_cut,
     "shift-labels-padded-with-zeros": padded_as_labels,
     "loss-mean-of-means": mean_over_the_sequence,
     "items-of-one-micro-batch": items_of_the_trainer,
@@ -175,7 +174,7 @@ MENDS: dict[str, Mend] = {
     "ring-window-by-block": window_over_all,
     "padding-attended": padding_hidden,
     "window-one-too-wide": window_counts_the_token_itself,
-    "window-gated-on-shard": window_whatever_the_shard,
+    "window-gated-on-shard": window_on_any_shard,
     "gathered-gradient-over-sp": gradient_of_all,
     "logits-kept-before-padding": padded_before_logits,
 }

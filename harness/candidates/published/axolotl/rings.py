@@ -13,46 +13,46 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from harness.candidates.published.axolotl.wrapping import applying
+from harness.candidates.published.axolotl.wrapping import missing, wrapping_the_cut
 from harness.candidates.published.wiring import mending
 from harness.candidates.published.wiring.gathering import all_gather
 from harness.candidates.published.wiring.mending import Around, Call, wrapped
 
 
 def window_over_all() -> AbstractContextManager[Any]:
-    """A window counts distances in the whole row."""
-    return _batch_ring(lambda _: _gathered(None))
+    """While this lasts, a window counts distances in the whole row."""
+    return _wrapping_batch_ring(lambda _: _gathered(None))
 
 
 @contextmanager
 def padding_hidden() -> Iterator[None]:
-    """Every rank knows which keys are real."""
+    """While this lasts, every rank knows which keys are real."""
     mask: list[Tensor | None] = [None]
 
     def apply(original: Call) -> Call:
-        def call(batch: dict[str, Any], **given: Any) -> Any:
-            more = -batch["input_ids"].shape[1] % given["local_world_size"]
+        def call(batch: dict[str, Any], **options: Any) -> Any:
+            more = missing(batch, options)
             mask[0] = F.pad(batch["attention_mask"], (0, more)).bool()
-            return original(batch, **given)
+            return original(batch, **options)
 
         return call
 
-    with applying(apply), _batch_ring(lambda _: _gathered(mask)):
+    with wrapping_the_cut(apply), _wrapping_batch_ring(lambda _: _gathered(mask)):
         yield
 
 
 def window_counts_the_token_itself() -> AbstractContextManager[Any]:
-    return _ring(mending.window_counts_the_token_itself)
+    return _wrapping_rings(mending.window_counts_the_token_itself)
 
 
-def window_whatever_the_shard() -> AbstractContextManager[Any]:
+def window_on_any_shard() -> AbstractContextManager[Any]:
     from ring_flash_attn.adapters import hf_adapter
 
-    return mending.window_whatever_the_shard(hf_adapter, _ring)
+    return mending.window_on_any_shard(hf_adapter, _wrapping_rings)
 
 
 def _gathered(mask: list[Tensor | None] | None) -> Call:
-    """Attention of a rank's queries over the keys of all ranks, in the place of a ring."""
+    """Return attention over the keys of all ranks, for a ring; its `mask` is filled later."""
     from harness.candidates.published.flash_stand_in import flash
     from harness.candidates.published.wiring.decoder import eager
 
@@ -67,8 +67,8 @@ def _gathered(mask: list[Tensor | None] | None) -> Call:
     ) -> Tensor:
         flash.calls["in the place of a ring"] += 1
         k, v = (torch.cat(all_gather(x, group), 1) for x in (k, v))
-        places = torch.arange(k.shape[1])
-        back_LS = places.chunk(group.size())[group.rank()][:, None] - places
+        positions = torch.arange(k.shape[1])
+        back_LS = positions.chunk(group.size())[group.rank()][:, None] - positions
         seen_LS = back_LS >= 0
         if window_size[0] >= 0:
             seen_LS &= back_LS <= window_size[0]
@@ -82,19 +82,19 @@ def _gathered(mask: list[Tensor | None] | None) -> Call:
 
 
 @contextmanager
-def _ring(around: Around) -> Iterator[None]:
-    """Wrap both functions of ring-flash-attn that axolotl calls."""
+def _wrapping_rings(around: Around) -> Iterator[None]:
+    """While this lasts, wrap both functions of ring-flash-attn that axolotl calls."""
     import ring_flash_attn
 
     with (
         wrapped(ring_flash_attn, "llama3_flash_attn_varlen_func", around),
-        _batch_ring(around),
+        _wrapping_batch_ring(around),
     ):
         yield
 
 
-def _batch_ring(around: Around) -> AbstractContextManager[Any]:
-    """Wrap the ring that takes no lengths of rows."""
+def _wrapping_batch_ring(around: Around) -> AbstractContextManager[Any]:
+    """While this lasts, wrap the ring that takes no lengths of rows."""
     from harness.candidates.published.axolotl import library
 
     functions = library.batch_ring.RING_ATTN_FUNC_MAPPING

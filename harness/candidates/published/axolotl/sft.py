@@ -1,4 +1,4 @@
-"""Supervised steps: what the collator makes, and the trainer of transformers as axolotl sets it.
+"""Supervised steps: batches of the collator, and transformers' trainer as axolotl sets it up.
 
 Legend: B rows, S tokens of a row.
 """
@@ -16,64 +16,58 @@ from torch.nn import functional as F
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.axolotl import library
-from harness.candidates.published.axolotl.model import IGNORED, TOKENS, Seen, parameters
+from harness.candidates.published.axolotl.model import TOKENS, Model
 from harness.candidates.published.wiring.gradients import reduce, total
-from harness.candidates.published.wiring.rows import Padded
+from harness.candidates.published.wiring.rows import PADDING, Padded, shifted
 from harness.case import Case
 
 Batch = dict[str, Any]
 
 
-def table(_: Case, padded: Padded, *, shifted: bool = False) -> Batch:
-    """Without sample packing: rows, each padded on its own side."""
-    labels_BS = padded.ids_BS.masked_fill(~padded.targets_BS, IGNORED)
+def table(_: Case, padded: Padded, *, with_shifted: bool = False) -> Batch:
+    """Return rows padded each on its own side, as without sample packing."""
     return {
         "input_ids": padded.ids_BS,
         "attention_mask": padded.attended_BS,
-        "labels": labels_BS,
+        "labels": padded.labels,
         TOKENS: padded.tokens_BS,
-        **({"shift_labels": moved_up(labels_BS)} if shifted else {}),
+        # A user's own collator may add these.
+        **({"shift_labels": shifted(padded.labels)} if with_shifted else {}),
     }
 
 
-def moved_up(labels_BS: Tensor) -> Tensor:
-    """Labels moved up by one, as a user's own collator may add them."""
-    return F.pad(labels_BS[:, 1:], (0, 1), value=IGNORED)
-
-
 def packed(case: Case, padded: Padded, *, kind: str) -> Batch:
-    """With sample packing: one row, by the released collator."""
-    samples = []
-    for row, real in enumerate(padded.attended_BS.bool()):
-        ids, targets = padded.ids_BS[row][real], padded.targets_BS[row][real]
-        sample = {
-            "input_ids": ids.tolist(),
-            "labels": ids.masked_fill(~targets, IGNORED).tolist(),
-            "position_ids": list(range(len(ids))),
+    """Return all rows in one by the released collator, as with sample packing."""
+    samples = [
+        {
+            "input_ids": row.ids_T.tolist(),
+            "labels": row.labels.tolist(),
+            "position_ids": row.positions_T.tolist(),
         }
-        samples.append(sample)
+        for row in padded.rows
+    ]
     collate = library.collators.V2BatchSamplerDataCollatorForSeq2Seq(
         tokenizer(case), pad_to_multiple_of=case.sp if kind in ("multiple", "shifted") else None
     )
     batch = dict(collate([samples]))
-    tokens = padded.packed.tokens_T
-    more = batch["input_ids"].shape[1] - len(tokens)
+    tokens_T = padded.packed.tokens_T
+    more = batch["input_ids"].shape[1] - len(tokens_T)
     if kind == "shifted":
-        batch["shift_labels"] = moved_up(batch["labels"])
-    return {**batch, TOKENS: F.pad(tokens, (0, more), value=-1)[None]}
+        batch["shift_labels"] = shifted(batch["labels"])
+    return {**batch, TOKENS: F.pad(tokens_T, (0, more), value=PADDING)[None]}
 
 
 def tokenizer(case: Case) -> Any:
-    """A tokenizer that pads with the case's token and can do nothing else."""
+    """Return a tokenizer that pads with the case's token and can do nothing else."""
     words = Tokenizer(WordLevel({"pad": case.pad_id}, unk_token="pad"))  # noqa: S106
-    made: Any = transformers.PreTrainedTokenizerFast
-    return made(tokenizer_object=words, pad_token="pad")  # noqa: S106
+    fast: Any = transformers.PreTrainedTokenizerFast
+    return fast(tokenizer_object=words, pad_token="pad")  # noqa: S106
 
 
 def trainer(case: Case, rank: Rank, *, counted: bool) -> Any:
-    """A trainer of transformers with what a step reads, and nothing that is set up before one."""
-    made = object.__new__(transformers.Trainer)
-    vars(made).update(
+    """Return transformers' trainer with only what a step reads, without the setup before one."""
+    trainer = object.__new__(transformers.Trainer)
+    vars(trainer).update(
         model=None,
         args=SimpleNamespace(
             # axolotl sets this for every trainer.
@@ -102,19 +96,18 @@ def trainer(case: Case, rank: Rank, *, counted: bool) -> Any:
         # axolotl's patch_prepare_cp puts this in place.
         _prepare_context_parallel_inputs=lambda _, inputs: (nullcontext, inputs),
     )
-    return made
+    return trainer
 
 
-def step(rank: Rank, seen: Seen, made: Any, batches: list[Batch]) -> Tensor:
-    """One step of transformers' loop, up to its gradients -> the loss that it logs."""
-    case = seen.case
-    batches, items = made.get_batch_samples(iter(batches), len(batches), rank.device)
-    made.model, logged = seen.model, torch.zeros(())
+def step(rank: Rank, model: Model, trainer: Any, batches: list[Batch]) -> Tensor:
+    """Run one step of transformers' loop up to its gradients -> the loss that it logs."""
+    batches, items = trainer.get_batch_samples(iter(batches), len(batches), rank.device)
+    trainer.model, logged = model.module, torch.zeros(())
     for batch in batches:
-        given = {key: value for key, value in batch.items() if key != TOKENS}
-        seen.tokens_BS = batch[TOKENS]
-        loss = made.training_step(seen.model, given, items)
+        inputs = {key: value for key, value in batch.items() if key != TOKENS}
+        model.tokens_BS = batch[TOKENS]
+        loss = trainer.training_step(model.module, inputs, items)
         # `logging_nan_inf_filter` adds the sum so far if a loss of the first step is not finite.
         logged = logged + (loss if loss.isfinite() else logged)
-    reduce(parameters(seen), rank.world, mean=True)
-    return total(logged, rank.world) / case.ranks
+    reduce(model.parameters, rank.world, mean=True)
+    return total(logged, rank.world) / model.case.ranks

@@ -1,4 +1,4 @@
-"""ALST for transformers models: its attention, its data loader adapter, and the loss recipes."""
+"""Steps with ALST for transformers models: its attention, data loader adapter and loss recipes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,16 +17,18 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
-from harness.candidates.published.deepspeed.batches import IGNORED, Shard, shards
+from harness.candidates.published.deepspeed.batches import Shard, shards
 from harness.candidates.published.deepspeed.parallel import parallel
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring import gradients
+from harness.candidates.published.wiring.emitting import emit_losses
+from harness.candidates.published.wiring.rows import IGNORED
 from harness.case import Case
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """Where a rank is: at one micro-batch of a case."""
+class MicroBatch:
+    """One rank's part of a micro-batch, with all that a loss function needs."""
 
     model: Any
     shard: Shard
@@ -35,8 +37,8 @@ class At:
     emit: Emit
 
 
-# loss(at) -> the tensor on which backward is called for a micro-batch.
-Loss = Callable[[At], Tensor]
+# loss(micro-batch) -> the tensor on which backward is called.
+Loss = Callable[[MicroBatch], Tensor]
 
 
 def step(
@@ -49,7 +51,7 @@ def step(
     packed: bool = False,
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """Every step of the case, with a loss of LOSSES by its name, or any other."""
+    """Run every step of the case, with a loss of LOSSES by its name, or with another one."""
     compute, mean = LOSSES[loss] if isinstance(loss, str) else loss
     if core == "flash_attention_2":
         flash.install()
@@ -60,9 +62,9 @@ def step(
         if change:
             change(model)
         parameters = huggingface.parameters(model, case)
-        for say in gradients.steps(case, parameters, emit):
+        for step_emit in gradients.steps(case, parameters, emit):
             losses = [
-                one(model, shard, case, rank, say, compute, core)
+                forward_backward(MicroBatch(model, shard, case, rank, step_emit), compute, core)
                 for shard in shards(case, rank, packed=packed)
             ]
             gradients.reduce(parameters, rank.world)
@@ -77,21 +79,19 @@ def step(
         gradients.emit_gradients(parameters, emit)
 
 
-def one(
-    model: Any, shard: Shard, case: Case, rank: Rank, emit: Emit, loss: Loss, core: str
-) -> Tensor:
-    """Forward and backward of one micro-batch."""
-    with registered(model, case, core, len(shard.input_ids)):
-        with huggingface.watched(model, case, emit, shard.tokens):
-            value = loss(At(model, shard, case, rank, emit))
+def forward_backward(batch: MicroBatch, loss: Loss, core: str) -> Tensor:
+    """Run forward and backward of one micro-batch -> its loss."""
+    with registered(batch.model, batch.case, core, len(batch.shard.input_ids)):
+        with huggingface.watched(batch.model, batch.case, batch.emit, batch.shard.tokens):
+            value = loss(batch)
         value.backward()
     return value.detach()
 
 
 @contextmanager
 def registered(model: Any, case: Case, core: str, rows: int) -> Iterator[None]:
-    """`register_with_transformers` for a micro-batch of so many rows, undone at the end."""
-    before = ALL_ATTENTION_FUNCTIONS[core]
+    """While this lasts, ALST is registered for micro-batches of so many rows."""
+    released = ALL_ATTENTION_FUNCTIONS[core]
     register = partial(
         UlyssesSPAttentionHF.register_with_transformers,
         model_name_or_path=model,
@@ -103,48 +103,45 @@ def registered(model: Any, case: Case, core: str, rows: int) -> Iterator[None]:
         register()
         yield
     finally:
-        ALL_ATTENTION_FUNCTIONS[core] = before
+        ALL_ATTENTION_FUNCTIONS[core] = released
 
 
-def told(at: At) -> Tensor:
-    """The logits; each token's loss is emitted."""
-    logits: Tensor = at.model(**at.shard.inputs).logits
-    tell(logits, at.shard, at.emit)
-    return logits
-
-
-def tell(logits: Tensor, shard: Shard, emit: Emit) -> Tensor:
-    """Each token's loss, which is emitted as well."""
-    labels = shard.shift_labels
-    nll = F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    tokens = shard.tokens.flatten()
+def token_losses(logits: Tensor, shard: Shard, emit: Emit) -> Tensor:
+    """Return and emit each token's loss, and emit its id and label."""
+    labels, tokens = shard.shift_labels.flatten(), shard.tokens.flatten()
+    nll = F.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED, reduction="none")
     emit("ids", shard.input_ids.flatten(), tokens)
-    emit("labels", labels.flatten(), tokens)
-    emit("nll", nll, tokens)
+    emit_losses(emit, nll, labels, tokens)
     return nll
 
 
-def local_sum(at: At) -> Tensor:
-    """This rank's tokens, each with its share of the batch's loss."""
-    nll = tell(at.model(**at.shard.inputs).logits, at.shard, at.emit)
-    return (nll * at.shard.weights.flatten().to(nll.dtype)).sum()
+def local_sum(batch: MicroBatch) -> Tensor:
+    """Sum this rank's tokens, each with its share of the batch's loss."""
+    nll = token_losses(batch.model(**batch.shard.inputs).logits, batch.shard, batch.emit)
+    return (nll * batch.shard.weights.flatten().to(nll.dtype)).sum()
 
 
-def recipe(at: At) -> Tensor:
-    """The loss of the ALST tutorial, word for word but for names."""
-    loss = at.model.loss_function(
-        logits=told(at),
+def recipe(batch: MicroBatch) -> Tensor:
+    """Compute the loss of the ALST tutorial, word for word but for names."""
+    logits: Tensor = batch.model(**batch.shard.inputs).logits
+    token_losses(logits, batch.shard, batch.emit)
+    loss = tutorial_loss(batch.model, logits, batch.shard, batch.rank)
+    return loss / (batch.case.dp * batch.case.micro_batches)
+
+
+def tutorial_loss(model: Any, logits: Tensor, shard: Shard, rank: Rank) -> Tensor:
+    """Compute the model's own loss, aggregated over a group's ranks as in the tutorial."""
+    loss = model.loss_function(
+        logits=logits,
         labels=None,
-        shift_labels=at.shard.shift_labels,
-        vocab_size=at.model.config.vocab_size,
+        shift_labels=shard.shift_labels,
+        vocab_size=model.config.vocab_size,
     )
-    return weighted(loss, at.shard.shift_labels, at.rank) / (at.case.dp * at.case.micro_batches)
+    return aggregated(loss, shard.shift_labels, rank)
 
 
-def weighted(loss: Tensor, shift_labels: Tensor, rank: Rank) -> Tensor:
-    """The tutorial's aggregation of the means of a group's ranks."""
+def aggregated(loss: Tensor, shift_labels: Tensor, rank: Rank) -> Tensor:
+    """Aggregate the means of a group's ranks as in the tutorial."""
     losses_per_rank = collectives.all_gather(loss, group=rank.sp)
     good_tokens = (shift_labels != IGNORED).view(-1).sum()
     good_tokens_per_rank = collectives.all_gather(good_tokens, group=rank.sp)
@@ -152,24 +149,24 @@ def weighted(loss: Tensor, shift_labels: Tensor, rank: Rank) -> Tensor:
         losses_per_rank[index] * good_tokens_per_rank[index] for index in range(rank.sp.size())
     )
     total_good_tokens = sum(good_tokens_per_rank)
-    found: Tensor = total_loss / max(total_good_tokens, 1)
-    return found
+    mean: Tensor = total_loss / max(total_good_tokens, 1)
+    return mean
 
 
-def trainer(at: At) -> Tensor:
-    """The loss of transformers' Trainer, which also divides by the micro-batches."""
+def trainer(batch: MicroBatch) -> Tensor:
+    """Compute the loss of transformers' Trainer, which also divides by the micro-batches."""
     # transformers asks DeepSpeed for the group, or at sp 1 an accelerator.
-    mesh = {"sp": SimpleNamespace(get_group=lambda: at.rank.sp)}
+    mesh = {"sp": SimpleNamespace(get_group=lambda: batch.rank.sp)}
     accelerator = SimpleNamespace(torch_device_mesh=mesh)
-    parallelism = SimpleNamespace(sp_backend="deepspeed", sp_size=at.case.sp)
-    inputs = {**at.shard.inputs, "shift_labels": at.shard.shift_labels}
+    parallelism = SimpleNamespace(sp_backend="deepspeed", sp_size=batch.case.sp)
+    inputs = {**batch.shard.inputs, "shift_labels": batch.shard.shift_labels}
     compute: Callable[..., tuple[Tensor, Any]] = deepspeed_sp_compute_loss
-    found, outputs = compute(accelerator, at.model, inputs, True, parallelism)
-    tell(outputs.logits, at.shard, at.emit)
-    return found / (at.case.dp * at.case.micro_batches)
+    loss, outputs = compute(accelerator, batch.model, inputs, True, parallelism)
+    token_losses(outputs.logits, batch.shard, batch.emit)
+    return loss / (batch.case.dp * batch.case.micro_batches)
 
 
-# By name: how a loss is computed, and whether gradients are averaged over sp, not summed.
+# By name: a loss, and whether its gradients are averaged over sp instead of summed.
 LOSSES: dict[str, tuple[Loss, bool]] = {
     "sum": (local_sum, False),
     "recipe": (recipe, True),

@@ -1,8 +1,9 @@
-"""`DistributedAttention` around the attention of the harness's own model.
+"""Steps with `DistributedAttention` around the attention of the harness's own model.
 
 Legend: B rows, S tokens of all ranks, s tokens of one, N heads, C kv heads, H head dim.
 """
 
+from dataclasses import fields
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -24,7 +25,7 @@ from harness.reference.decoder import Attend, Decoder
 def step(
     case: Case, rank: Rank, emit: Emit, *, batch_dim: int, more: int = 0, own_loss: bool = False
 ) -> None:
-    """Tables of rows, cut along the sequence; `more` kv heads make the heads uneven."""
+    """Train on tables cut along the sequence; `more` kv heads make the heads uneven."""
     start()
     # Releases before 0.19 keep one model's number of kv heads for all models that follow.
     if hasattr(tp_shard, "set_num_kv_heads"):
@@ -33,47 +34,41 @@ def step(
     mpu = SimpleNamespace(get_sequence_parallel_rank=rank.sp.rank)
     with patch.object(groups, "mpu", mpu):
 
-        def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+        def forward_backward(model: Decoder, batch: Padded, emit: Emit) -> Tensor:
             whole = decoder.right_padded(batch, case.sp)
             size = whole.ids.shape[1] // case.sp
-            mine = slice(rank.sp_index * size, (rank.sp_index + 1) * size)
-            part = decoder.Part(*(turned(getattr(whole, key)[:, mine], batch_dim) for key in KEYS))
-            attend = attending(case, rank, whole, batch_dim, more)
+            own = slice(rank.sp_index * size, (rank.sp_index + 1) * size)
+            columns = (getattr(whole, field.name) for field in fields(whole))
+            part = decoder.Part(*(turned(x_BS[:, own], batch_dim) for x_BS in columns))
+            attend = attention(case, rank, whole, batch_dim, more)
             if own_loss:
-                return gathered(model, part, attend, case, rank, say)
-            nll = decoder.token_losses(model, part, attend, say)
-            loss = decoder.weighted(case, nll, part.tokens)
-            loss.backward()
-            return loss.detach()
+                return backward_of_own_loss(model, part, attend, case, rank, emit)
+            return decoder.backward_of_share(case, model, part, attend, emit)
 
         decoder.train(
             case,
             rank,
             emit,
             forward_backward,
-            mean=False,
             # DeepSpeed's own loss is that of the whole sequence, on each of its ranks.
             logged=lambda loss: gradients.total(loss / (case.sp if own_loss else 1), rank.world),
         )
 
 
-KEYS = ("ids", "positions", "labels", "tokens")
-
-
 def turned(x_Bs: Tensor, batch_dim: int) -> Tensor:
-    """The table, with the sequence first where rows are dim 1."""
+    """Return the table, with the sequence first if rows are dimension 1."""
     return x_Bs if batch_dim == 0 else x_Bs.T.contiguous()
 
 
-def attending(case: Case, rank: Rank, whole: decoder.Part, batch_dim: int, more: int) -> Attend:
-    """The library's attention: one rank's queries, keys and values -> its outputs."""
-    place_BS = torch.arange(whole.ids.shape[1], device=rank.device).expand(whole.ids.shape)
+def attention(case: Case, rank: Rank, whole: decoder.Part, batch_dim: int, more: int) -> Attend:
+    """Return the library's attention, from one rank's queries, keys and values to its outputs."""
+    position_BS = torch.arange(whole.ids.shape[1], device=rank.device).expand(whole.ids.shape)
     row_BS = torch.arange(len(whole.ids), device=rank.device)[:, None].expand(whole.ids.shape)
     row_BS = row_BS.masked_fill(whole.tokens < 0, -1)
-    seen_BSS = decoder.seen_in_rows(row_BS, place_BS, case.window)
+    seen_BSS = decoder.seen_in_rows(row_BS, position_BS, case.window)
 
     def local(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The attention that the library calls with all tokens and some heads."""
+        """Attend as the library asks: with all tokens and some heads."""
         if batch_dim == 1:
             q, k, v = (x.transpose(0, 1) for x in (q, k, v))
         out = decoder.eager(q, k, v, seen_BSS)
@@ -92,27 +87,27 @@ def attending(case: Case, rank: Rank, whole: decoder.Part, batch_dim: int, more:
 
 
 def widened(x: Tensor, more: int) -> Tensor:
-    """The tensor with so many heads more, whose output is dropped."""
+    """Return the tensor with so many more heads, whose output is dropped."""
     return torch.cat((x, x[:, :, :more]), 2) if more else x
 
 
-def gathered(
+def backward_of_own_loss(
     model: Decoder, part: decoder.Part, attend: Attend, case: Case, rank: Rank, emit: Emit
 ) -> Tensor:
-    """As Megatron-DeepSpeed trains: every rank has all losses, and averages them alike."""
+    """Train as Megatron-DeepSpeed: every rank has all losses, and averages them alike."""
     tokens = part.tokens.flatten()
 
-    def tell(key: str, tensor: Tensor) -> None:
+    def tap(key: str, tensor: Tensor) -> None:
         emit(key, tensor.flatten(0, 1), tokens)
 
-    logits_sBV = model(part.ids, part.positions, attend, tell)
-    # The library's loss knows no ignored label before 0.19; `weighted` masks what is not learnt.
+    logits_sBV = model(part.ids, part.positions, attend, tap)
+    # Before 0.19 the library's loss knows no ignored label; `share_of_loss` masks these.
     labels_sB = part.labels.clamp(min=0)
     nll_SB = vocab_sequence_parallel_cross_entropy(logits_sBV, labels_sB, rank.sp)
     size = len(part.ids)
     emit("nll", nll_SB[rank.sp_index * size :][:size].flatten(), tokens)
     pieces = [torch.empty_like(part.tokens) for _ in range(case.sp)]
     torch.distributed.all_gather(pieces, part.tokens, group=rank.sp)
-    loss = decoder.weighted(case, nll_SB.flatten(), torch.cat(pieces))
+    loss = decoder.share_of_loss(case, nll_SB.flatten(), torch.cat(pieces))
     loss.backward()
     return loss.detach()

@@ -1,7 +1,6 @@
-"""Every entry of DeepSpeed.
+"""Steps of DeepSpeed: Ulysses attention, ALST, its engine and its tiled compute.
 
-Modules are imported when they are first asked for a step: releases before 0.17 have no ALST, and
-still attention to be checked.
+Each step imports its module when it first runs: releases before 0.17 have no ALST, but attention.
 """
 
 import os
@@ -12,44 +11,44 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.case import Case
 
-# DeepSpeed reads it once, when first imported; the wiring is for a CPU.
+# DeepSpeed reads this variable once, when it is imported.
 ACCELERATOR = "DS_ACCELERATOR"
 FLASH = "flash_attention_2"
 
 
-def attention(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def attention(case: Case, rank: Rank, emit: Emit, **options: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.attention import step as take
+    from harness.candidates.published.deepspeed.attention import step as run
 
-    take(case, rank, emit, **how)
+    run(case, rank, emit, **options)
 
 
-def alst(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def alst(case: Case, rank: Rank, emit: Emit, **options: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.alst import step as take
+    from harness.candidates.published.deepspeed.alst import step as run
 
-    take(case, rank, emit, **how)
+    run(case, rank, emit, **options)
 
 
-def engine(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def engine(case: Case, rank: Rank, emit: Emit, **options: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.engine import step as take
+    from harness.candidates.published.deepspeed.engine import step as run
 
-    take(case, rank, emit, **how)
+    run(case, rank, emit, **options)
 
 
-def tiled_mlp(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def tiled_mlp(case: Case, rank: Rank, emit: Emit, **options: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.tiled import mlp_step as take
+    from harness.candidates.published.deepspeed.tiled import mlp_step as run
 
-    take(case, rank, emit, **how)
+    run(case, rank, emit, **options)
 
 
-def tiled_loss(case: Case, rank: Rank, emit: Emit, **how: Any) -> None:
+def tiled_loss(case: Case, rank: Rank, emit: Emit, **options: Any) -> None:
     os.environ.setdefault(ACCELERATOR, "cpu")
-    from harness.candidates.published.deepspeed.tiled import loss_step as take
+    from harness.candidates.published.deepspeed.tiled import loss_step as run
 
-    take(case, rank, emit, **how)
+    run(case, rank, emit, **options)
 
 
 STEPS: dict[str, Step] = {

@@ -1,4 +1,4 @@
-"""The tutorial's training loop through `deepspeed.initialize`, at a stage of ZeRO."""
+"""Steps of the tutorial's training loop through `deepspeed.initialize`, at a stage of ZeRO."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def step(
     scatter: bool,
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """All steps of the case; `safe_get_full_grad` gives gradients before the last update."""
+    """Run all steps of the case; `safe_get_full_grad` gives gradients before the last update."""
     with parallel(case, rank) as mpu:
         model = huggingface.build(case, rank.device)
         if change:
@@ -35,10 +35,11 @@ def step(
         with initialized(model, case, mpu, stage=stage, scatter=scatter) as engine:
             parameters = huggingface.parameters(engine.module, case)
             for number in range(case.steps):
-                last = number == case.steps - 1
-                say = emit if last else gradients.silent
-                logged = torch.stack(list(micro_steps(engine, case, rank, say, last=last))).sum()
-            say("loss", gradients.total(logged, rank.world) / case.sp)
+                is_last = number == case.steps - 1
+                step_emit = emit if is_last else gradients.silent
+                losses = micro_steps(engine, case, rank, step_emit, is_last=is_last)
+                logged = torch.stack(list(losses)).sum()
+            emit("loss", gradients.total(logged, rank.world) / case.sp)
             for name, parameter in parameters.items():
                 gradient = safe_get_full_grad(parameter)
                 assert gradient is not None, name
@@ -46,32 +47,26 @@ def step(
 
 
 def micro_steps(
-    engine: Any, case: Case, rank: Rank, emit: Emit, *, last: bool
+    engine: Any, case: Case, rank: Rank, emit: Emit, *, is_last: bool
 ) -> Iterator[Tensor]:
-    """Forward, backward and the engine's step, which the case's last micro-batch leaves out."""
+    """Run forward, backward and the engine's step, but no step after the case's last backward."""
     batches = list(shards(case, rank))
     for number, shard in enumerate(batches):
         with alst.registered(engine.module, case, "sdpa", len(shard.input_ids)):
             with huggingface.watched(engine.module, case, emit, shard.tokens):
                 logits = engine(**shard.inputs).logits
-            alst.tell(logits, shard, emit)
-            loss = engine.module.loss_function(
-                logits=logits,
-                labels=None,
-                shift_labels=shard.shift_labels,
-                vocab_size=engine.module.config.vocab_size,
-            )
-            loss = alst.weighted(loss, shard.shift_labels, rank)
+            alst.token_losses(logits, shard, emit)
+            loss = alst.tutorial_loss(engine.module, logits, shard, rank)
             # The engine divides by the number of micro-batches.
             engine.backward(loss)
-        if not (last and number == len(batches) - 1):
+        if not (is_last and number == len(batches) - 1):
             engine.step()
         yield loss.detach() / (case.dp * case.micro_batches)
 
 
 @contextmanager
 def initialized(model: Any, case: Case, mpu: Any, *, stage: int, scatter: bool) -> Iterator[Any]:
-    """The engine around a model, torn down at the end."""
+    """Yield the engine around a model; destroy it at the end."""
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": case.micro_batches,
@@ -83,7 +78,7 @@ def initialized(model: Any, case: Case, mpu: Any, *, stage: int, scatter: bool) 
         },
         # By default the engine clips at a norm of 1.
         "gradient_clipping": 0.0,
-        # ZeRO takes plain SGD only where this allows it.
+        # ZeRO accepts plain SGD only with these two.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }

@@ -1,31 +1,24 @@
-"""What DeepSpeed, or its wiring, cannot run."""
+"""Cases that DeepSpeed, or its wiring, cannot run."""
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.averages import micro_batches, other_average
 from harness.candidates.published.wiring.limits import decoder, first, transformers
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
 
 def alst(case: Case) -> str | None:
-    """ALST for transformers models."""
+    """Refuse what ALST for transformers models cannot run."""
     return transformers(case)
 
 
-def averaging(case: Case) -> str | None:
-    """The loss recipe averages each micro-batch, and then micro-batches and replicas."""
-    parts = case.dp * case.micro_batches
-    same = case.loss == "micro-mean" or (
-        parts == (1 if case.loss == "token-mean" else len(case.rows))
-    )
-    return first(not same and f"loss={case.loss}: the recipe averages micro-batches")
-
-
 def recipe(case: Case) -> str | None:
-    return alst(case) or averaging(case)
+    """Refuse losses other than the mean of the means of micro-batches."""
+    return alst(case) or other_average(case, micro_batches, "the recipe averages micro-batches")
 
 
 def attention(case: Case) -> str | None:
-    """`DistributedAttention` in the harness's own model."""
+    """Refuse what `DistributedAttention` cannot run in the harness's own model."""
     return decoder(case) or first(
         case.kv_heads < case.sp
         and f"kv_heads={case.kv_heads} sp={case.sp}: it wants a kv head for every rank"
@@ -33,7 +26,7 @@ def attention(case: Case) -> str | None:
 
 
 def uneven(case: Case) -> str | None:
-    """`DistributedAttention` with one kv head more than the case has."""
+    """Refuse what `DistributedAttention` cannot run with one kv head more than the case has."""
     return decoder(case) or first(
         case.kv_heads + 1 < case.sp
         and f"kv_heads={case.kv_heads}+1 sp={case.sp}: it wants a kv head for every rank"
@@ -41,6 +34,7 @@ def uneven(case: Case) -> str | None:
 
 
 def own_loss(case: Case) -> str | None:
+    """Refuse what the library's own loss cannot compute."""
     return attention(case) or first(
         case.dtype != "fp32" and f"dtype={case.dtype}: its loss computes in fp32"
     )

@@ -1,4 +1,4 @@
-"""The ranks of a case as DeepSpeed's sequence-parallel groups, undone after it."""
+"""Make the groups of a case DeepSpeed's sequence-parallel groups, for that case only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from harness.case import Case
 
 @contextmanager
 def parallel(case: Case, rank: Rank) -> Iterator[Any]:
-    """The groups of the case as DeepSpeed's `mpu`; None at sp 1, as DeepSpeed documents."""
+    """Yield the groups of the case as DeepSpeed's `mpu`; None at sp 1, as DeepSpeed documents."""
     start()
 
     def initialize(sequence_parallel_size: int) -> None:
@@ -27,7 +27,7 @@ def parallel(case: Case, rank: Rank) -> Iterator[Any]:
         )
 
     with (
-        # DeepSpeed would make the very same groups, over all ranks and anew for each case.
+        # DeepSpeed would make the same groups again for each case, over all ranks.
         patch.object(parallel_state_sp, "initialize_sequence_parallel", initialize),
         patch.object(parallel_state_sp, "_SEQUENCE_PARALLEL_GROUP", None),
         patch.object(parallel_state_sp, "_SEQUENCE_DATA_PARALLEL_GROUP", None),

@@ -1,8 +1,10 @@
-"""ALST's tiled compute: a part of the model, or its loss, a few tokens at a time.
+"""Steps with ALST's tiled compute: an MLP or the loss runs on a few tokens at a time.
 
 Legend: B rows, S tokens of this rank, D hidden, V vocabulary.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,18 +18,21 @@ from torch.nn import functional as F
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.deepspeed import alst, engine
-from harness.candidates.published.deepspeed.batches import IGNORED
+from harness.candidates.published.deepspeed.alst import MicroBatch
+from harness.candidates.published.wiring.rows import IGNORED
 from harness.case import Case
 
-# A number that divides few of the lengths that cases have.
+# Few lengths of cases are a multiple of it.
 SHARDS = 3
+# tiled(micro-batch, hidden states, factor of each tile's loss, reduction over tiles) -> the loss.
+Tiled = Callable[[MicroBatch, Tensor, float, str], Tensor]
 
 
 def mlp_step(case: Case, rank: Rank, emit: Emit, *, mlp: str, **rest: Any) -> None:
-    """ALST with a tiled MLP; with a `stage`, through the engine."""
+    """Train by ALST with a tiled MLP; with a `stage`, through the engine."""
 
     def change(model: Any) -> None:
-        replace(model, mlp)
+        tile_mlps(model, mlp)
 
     if "stage" in rest:
         engine.step(case, rank, emit, change=change, **rest)
@@ -36,18 +41,18 @@ def mlp_step(case: Case, rank: Rank, emit: Emit, *, mlp: str, **rest: Any) -> No
 
 
 def loss_step(case: Case, rank: Rank, emit: Emit, *, loss: str) -> None:
-    """ALST with a tiled loss."""
+    """Train by ALST with a tiled loss."""
     alst.step(case, rank, emit, loss=(LOSSES[loss], False))
 
 
-def replace(model: Any, how: str) -> None:
+def tile_mlps(model: Any, mlp_kind: str) -> None:
     """Compute every layer's MLP in tiles, by the recipe of the tutorial."""
 
     def forward(mlp: Any, x_BSD: Tensor) -> Tensor:
         out: Tensor
         original = type(mlp).forward
         weights = [mlp.down_proj.weight, mlp.gate_proj.weight, mlp.up_proj.weight]
-        if how == "mlp":
+        if mlp_kind == "mlp":
             out = TiledMLP.apply(original, mlp, x_BSD, SHARDS, weights)
         else:
             out = sequence_tiled_compute(
@@ -67,102 +72,83 @@ def replace(model: Any, how: str) -> None:
         layer.mlp.forward = forward.__get__(layer.mlp)
 
 
-def hidden(at: alst.At) -> Tensor:
-    """The last hidden states; each token's loss is emitted, computed without tiles."""
-    x_BSD: Tensor = at.model.model(**at.shard.inputs).last_hidden_state
+def hidden_states(batch: MicroBatch) -> Tensor:
+    """Return the last hidden states; emit each token's loss, computed without tiles."""
+    x_BSD: Tensor = batch.model.model(**batch.shard.inputs).last_hidden_state
     with torch.no_grad():
-        alst.tell(F.linear(x_BSD, at.model.lm_head.weight), at.shard, at.emit)
+        logits = F.linear(x_BSD, batch.model.lm_head.weight)
+        alst.token_losses(logits, batch.shard, batch.emit)
     return x_BSD
 
 
 def summed(head: Any, x: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The sum over one tile of each token's loss times its weight in the batch's."""
-    # The module is not called: the harness takes what it returns for the logits of all tokens.
+    """Sum over one tile each token's loss times its weight in the batch's loss."""
+    # Calling the head would emit its output as the logits of all tokens.
     logits = F.linear(x, head.weight).flatten(0, -2)
     nll = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
     return (nll * weights.flatten().to(nll.dtype)).sum()
 
 
-def compute(at: alst.At, x_BSD: Tensor, times: float, reduction: str) -> Tensor:
-    """`sequence_tiled_compute` as the tutorial uses it for a loss."""
-    found: Tensor = sequence_tiled_compute(
+def compute(batch: MicroBatch, x_BSD: Tensor, times: float, reduction: str) -> Tensor:
+    """Compute the loss by `sequence_tiled_compute`, as in the tutorial."""
+    loss: Tensor = sequence_tiled_compute(
         lambda x, labels, weights, head: summed(head, x, labels, weights) * times,
         x_BSD.shape[1],
         SHARDS,
-        {"x": x_BSD, "labels": at.shard.shift_labels, "weights": at.shard.weights},
-        {"head": at.model.lm_head},
+        {"x": x_BSD, "labels": batch.shard.shift_labels, "weights": batch.shard.weights},
+        {"head": batch.model.lm_head},
         "x",
-        [at.model.lm_head.weight],
+        [batch.model.lm_head.weight],
         output_unshard_dimension=0,
         output_reduction=reduction,
     )
-    return found
+    return loss
 
 
-def fused(at: alst.At, x_BSD: Tensor, times: float, reduction: str) -> Tensor:
-    """`TiledFusedLogitsLoss`; a token's share takes the place of its mask."""
-    found: Tensor = TiledFusedLogitsLoss.apply(
+def fused(batch: MicroBatch, x_BSD: Tensor, times: float, reduction: str) -> Tensor:
+    """Compute the loss by `TiledFusedLogitsLoss`; a token's weight takes the place of its mask."""
+    loss: Tensor = TiledFusedLogitsLoss.apply(
         lambda head, x, labels, weights: summed(head, x, labels, weights) * times,
-        at.model.lm_head,
+        batch.model.lm_head,
         x_BSD,
-        at.shard.shift_labels,
-        at.shard.weights,
+        batch.shard.shift_labels,
+        batch.shard.weights,
         SHARDS,
-        [at.model.lm_head.weight],
+        [batch.model.lm_head.weight],
         reduction,
     )
-    return found
+    return loss
 
 
-def compute_sum(at: alst.At) -> Tensor:
-    return compute(at, hidden(at), 1, "sum")
+def in_tiles(batch: MicroBatch, *, tiled: Tiled, times: float, reduction: str) -> Tensor:
+    return tiled(batch, hidden_states(batch), times, reduction)
 
 
-def compute_scaled(at: alst.At) -> Tensor:
-    """The sum over all tokens, divided by how many they are, as the tutorial does."""
-    return compute(at, hidden(at), at.case.tokens, "sum") / at.case.tokens
+def scaled(batch: MicroBatch, *, tiled: Tiled) -> Tensor:
+    """Divide the sum over all tokens by their number, as the tutorial and the docstring do."""
+    return tiled(batch, hidden_states(batch), batch.case.tokens, "sum") / batch.case.tokens
 
 
-def compute_mean(at: alst.At) -> Tensor:
-    return compute(at, hidden(at), SHARDS, "mean")
+def beside(batch: MicroBatch, *, tiled: Tiled, times: float, reduction: str) -> Tensor:
+    """Compute half of the loss in tiles, the other half in one piece like an auxiliary loss."""
+    x_BSD, shard = hidden_states(batch), batch.shard
+    plain = summed(batch.model.lm_head, x_BSD, shard.shift_labels, shard.weights) / 2
+    return plain + tiled(batch, x_BSD, times, reduction)
 
 
-def compute_beside(at: alst.At) -> Tensor:
-    """Half of the loss in tiles, and the other half in one piece, as an auxiliary loss is."""
-    x_BSD = hidden(at)
-    plain = summed(at.model.lm_head, x_BSD, at.shard.shift_labels, at.shard.weights) / 2
-    return plain + compute(at, x_BSD, SHARDS / 2, "mean")
-
-
-def fused_sum(at: alst.At) -> Tensor:
-    return fused(at, hidden(at), 1, "sum")
-
-
-def fused_scaled(at: alst.At) -> Tensor:
-    """The sum over all tokens, divided by how many they are, as its docstring recommends."""
-    return fused(at, hidden(at), at.case.tokens, "sum") / at.case.tokens
-
-
-def fused_mean(at: alst.At) -> Tensor:
-    """The mean of as many values as there are tiles."""
-    tiles = len(torch.empty(at.shard.shift_labels.numel()).chunk(SHARDS))
-    return fused(at, hidden(at), tiles, "mean")
-
-
-def fused_beside(at: alst.At) -> Tensor:
-    """Half of the loss in tiles, and the other half in one piece."""
-    x_BSD = hidden(at)
-    plain = summed(at.model.lm_head, x_BSD, at.shard.shift_labels, at.shard.weights) / 2
-    return plain + fused(at, x_BSD, 0.5, "sum")
+def fused_mean(batch: MicroBatch) -> Tensor:
+    """Average as many values as there are tiles."""
+    tiles = len(torch.empty(batch.shard.shift_labels.numel()).chunk(SHARDS))
+    return fused(batch, hidden_states(batch), tiles, "mean")
 
 
 LOSSES: dict[str, alst.Loss] = {
-    "compute-sum": compute_sum,
-    "compute-scaled": compute_scaled,
-    "compute-mean": compute_mean,
-    "compute-beside": compute_beside,
-    "fused-sum": fused_sum,
-    "fused-scaled": fused_scaled,
+    "compute-sum": partial(in_tiles, tiled=compute, times=1, reduction="sum"),
+    "compute-scaled": partial(scaled, tiled=compute),
+    "compute-mean": partial(in_tiles, tiled=compute, times=SHARDS, reduction="mean"),
+    "compute-beside": partial(beside, tiled=compute, times=SHARDS / 2, reduction="mean"),
+    "fused-sum": partial(in_tiles, tiled=fused, times=1, reduction="sum"),
+    "fused-scaled": partial(scaled, tiled=fused),
     "fused-mean": fused_mean,
-    "fused-beside": fused_beside,
+    "fused-beside": partial(beside, tiled=fused, times=0.5, reduction="sum"),
 }

@@ -1,4 +1,4 @@
-"""flash-attn in plain torch, for ranks without a GPU; it is ours, and no part of any library.
+"""flash-attn in plain torch, for ranks without a GPU; it is no part of any library.
 
-A wiring installs `flash`, and `blocks` as well if its library goes around rings.
+A wiring installs `flash`; if its library has rings, it installs `blocks` as well.
 """

@@ -1,8 +1,8 @@
-"""What flash-attn 2.8.3 keeps below its public functions, in plain torch, for rings.
+"""The private functions of flash-attn 2.8.3 that rings call, in plain torch.
 
-A ring calls the kernel block by block and merges the blocks by the log of their sums, so it needs
-what the public functions hide: that log in fp32, infinite where a query sees nothing; a backward
-that is given the log of the whole row; gradients written into buffers that the caller has.
+A ring calls the kernel block by block and merges the blocks by the log of their sums. So it needs
+what the public functions hide: that log in fp32, infinite if a query sees nothing; a backward that
+takes the log of the whole row; gradients written into the caller's buffers.
 
 Legend: B batch, T tokens of a stream, Q queries, K keys, M query heads, C kv heads, H head dim.
 """
@@ -43,7 +43,7 @@ def _flash_attn_forward(
     alibi_slopes: Tensor | None,
     return_softmax: bool,  # noqa: ARG001 - nothing is dropped
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output BQMH, log of the sums BMQ, and two results that only dropout fills."""
+    """Return output BQMH, log of the sums BMQ, and two results that only dropout fills."""
     flash.calls["_flash_attn_forward"] += 1
     flash.refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     flash.check(q, k, v, dims=4)
@@ -69,10 +69,10 @@ def _flash_attn_backward(
     window_size_right: int,
     softcap: float,
     alibi_slopes: Tensor | None,
-    deterministic: bool,  # noqa: ARG001 - always
+    deterministic: bool,  # noqa: ARG001 - it always is
     rng_state: Tensor | None = None,  # noqa: ARG001 - nothing is dropped
 ) -> Tensor:
-    """Fill the buffers that are given -> the sum of each output times its gradient."""
+    """Fill the given buffers -> the sum of each output times its gradient."""
     flash.calls["_flash_attn_backward"] += 1
     flash.refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     flash.check(q, k, v, dims=4)
@@ -108,7 +108,7 @@ def _flash_attn_varlen_forward(
     seqused_k: Tensor | None = None,
     zero_tensors: bool = False,  # noqa: ARG001 - no effect in flash-attn
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows end to end: output TMH, log of the sums MT; NaN where a kernel writes nothing."""
+    """Attend in rows end to end -> output TMH, log of the sums MT; NaN if a kernel writes none."""
     flash.calls["_flash_attn_varlen_forward"] += 1
     flash.refuse(
         dropout_p=dropout_p,
@@ -154,7 +154,7 @@ def _flash_attn_varlen_backward(
     rng_state: Tensor | None = None,  # noqa: ARG001 - nothing is dropped
     zero_tensors: bool = False,  # noqa: ARG001 - no effect in flash-attn
 ) -> Tensor:
-    """Fill the buffers row by row; tokens of no row keep what the buffers hold."""
+    """Fill the buffers row by row; a token outside all rows keeps its value in the buffers."""
     flash.calls["_flash_attn_varlen_backward"] += 1
     delta_MT = torch.full(softmax_lse.shape, torch.nan)
     for of_q, of_k in _rows(cu_seqlens_q, cu_seqlens_k, q, k, (max_seqlen_q, max_seqlen_k)):
@@ -186,12 +186,12 @@ def _differentiate(
     scale: float,
     unseen_QK: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values, and the sum of each output times its gradient."""
+    """Return gradients of queries, keys and values, and the sum of each output times its own."""
     sharing = q.shape[2] // k.shape[2]
     wide_q, wide_out, dout = (at_least_fp32(x) for x in (q, out, dout))
     wide_k, wide_v = (at_least_fp32(x).repeat_interleave(sharing, 2) for x in (k, v))
     scores_BMQK = torch.einsum("bqmh,bkmh->bmqk", wide_q, wide_k) * scale
-    # A query that sees nothing has an infinite log: none of its weights is more than zero.
+    # A query that sees nothing has an infinite log, so all its weights are zero.
     weights_BMQK = (scores_BMQK - lse_BMQ[..., None]).exp().masked_fill(unseen_QK, 0)
     delta_BMQ = (dout * wide_out).sum(-1).transpose(1, 2)
     dweights_BMQK = torch.einsum("bqmh,bkmh->bmqk", dout, wide_v)
@@ -206,7 +206,7 @@ def _differentiate(
 def _rows(
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, q: Tensor, k: Tensor, longest: tuple[int, int]
 ) -> Iterator[tuple[slice, slice]]:
-    """Queries and keys of each row that is no longer than `longest`."""
+    """Yield queries and keys of each row that is not longer than `longest`."""
     of_q, of_k = flash.cuts(cu_seqlens_q, len(q)), flash.cuts(cu_seqlens_k, len(k))
     for (start_q, stop_q), (start_k, stop_k) in zip(of_q, of_k, strict=True):
         if stop_q - start_q <= longest[0] and stop_k - start_k <= longest[1]:
@@ -214,5 +214,5 @@ def _rows(
 
 
 def _nothing(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty dropped weights and a random state of zeros, since nothing is dropped."""
+    """Return empty dropped weights and a random state of zeros, since nothing is dropped."""
     return q.new_empty(0), torch.zeros(2, dtype=torch.int64)

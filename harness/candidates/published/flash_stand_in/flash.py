@@ -1,7 +1,8 @@
 """A stand-in for flash-attn 2 in plain torch, for ranks without a GPU.
 
-It is called like release 2.8.3, and refuses what the release refuses, and dropout and the like.
-Parts of outputs and gradients that the release would leave unwritten are NaN.
+It is called like release 2.8.3. It refuses what the release refuses, and also dropout, softcap,
+alibi and block tables. It fills parts of outputs and gradients with NaN if the release would leave
+them unwritten.
 
 Legend: ... batch or nothing, T tokens of a stream, Q queries, K keys, M query heads, C kv heads,
         H head dim.
@@ -23,7 +24,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from harness.candidates.protocol import STOOD_IN
 from harness.candidates.published.flash_stand_in.padding import padding_functions
 from harness.candidates.published.flash_stand_in.refusals import check, cuts, refuse, require
-from harness.candidates.published.flash_stand_in.transformers import believe
+from harness.candidates.published.flash_stand_in.transformers import pretend_installed
 from harness.reference.decoder import at_least_fp32
 
 __all__ = [
@@ -54,7 +55,7 @@ calls: Counter[str] = Counter()
 
 
 def counted(function: Callable[P, R]) -> Callable[P, R]:
-    """Every call is counted, by the name of the function."""
+    """Count every call by the name of the function."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,7 +91,7 @@ def flash_attn_func(
     deterministic: bool = False,  # noqa: ARG001 - here it always is
     return_attn_probs: bool = False,
 ) -> Any:
-    """Rows of one length: q is batch x Q x M x H, k and v are batch x K x C x H."""
+    """Attend in rows of one length: q is batch x Q x M x H, k and v are batch x K x C x H."""
     refuse(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
     check(q, k, v, dims=4)
     require(k.shape[:2] == v.shape[:2] and len(q) == len(k) > 0, "batches of q, k and v differ")
@@ -119,7 +120,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    """Rows end to end: q is T x M x H, k and v are T x C x H, cut at the cumulative lengths."""
+    """Attend in rows end to end: q is T x M x H, k and v T x C x H, cut at cumulative lengths."""
     refuse(
         dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table
     )
@@ -130,7 +131,7 @@ def flash_attn_varlen_func(
     rows = [
         (slice(*of_q), slice(*of_k))
         for of_q, of_k in zip(cuts(cu_seqlens_q, len(q)), cuts(cu_seqlens_k, len(k)), strict=True)
-        # Rows beyond the maximum are left out: a kernel never visits blocks behind it.
+        # A kernel never visits blocks behind the maximum, so longer rows are left out.
         if of_q[1] - of_q[0] <= int(max_seqlen_q) and of_k[1] - of_k[0] <= int(max_seqlen_k)
     ]
     unwritten: Callable[[Tensor, Tensor], Tensor] = Unwritten.apply
@@ -144,21 +145,21 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_with_kvcache(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any, **named: Any
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """Raise: the name is only there to be imported, since training generates nothing."""
+    """Raise: the name exists only to be imported, since training generates nothing."""
     raise NotImplementedError("flash-attn: flash_attn_with_kvcache is not stood in for")
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, behind: int, ahead: int
 ) -> tuple[Tensor, Tensor]:
-    """Output ...QMH and the fp32 log of the sum of exponentials ...MQ.
+    """Return output ...QMH and the fp32 log of the sum of exponentials ...MQ.
 
     The last query stands at the last key. A query that sees no key has zeros and an infinite log.
     """
     sharing = q.shape[-2] // k.shape[-2]
-    # The caller may be under autocast, which a kernel does not see.
+    # A kernel ignores the caller's autocast.
     with autocast("cpu", enabled=False):
         wide_q, wide_k, wide_v = (at_least_fp32(x) for x in (q, k, v))
         wide_k, wide_v = (x.repeat_interleave(sharing, -2) for x in (wide_k, wide_v))
@@ -166,7 +167,7 @@ def attention(
         queries, keys = scores.shape[-2:]
         unseen_QK = unseen(queries, keys, behind, ahead)
         blind_Q1 = unseen_QK.all(-1, keepdim=True)
-        # A softmax of nothing would be NaN, and its gradient as well.
+        # A softmax over nothing would be NaN, and so would its gradient.
         scores = scores.masked_fill(unseen_QK & ~blind_Q1, -torch.inf)
         weights = scores.softmax(-1).masked_fill(blind_Q1, 0)
         out = torch.einsum("...mqk,...kmh->...qmh", weights, wide_v)
@@ -175,7 +176,7 @@ def attention(
 
 
 def unseen(queries: int, keys: int, behind: int, ahead: int) -> Tensor:
-    """Which keys each query does not attend to; the last query stands at the last key."""
+    """Return which keys each query does not attend to; the last query stands at the last key."""
     away_QK = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
     unseen_QK = torch.zeros_like(away_QK, dtype=torch.bool)
     if behind >= 0:
@@ -186,7 +187,7 @@ def unseen(queries: int, keys: int, behind: int, ahead: int) -> Tensor:
 
 
 class Unwritten(torch.autograd.Function):
-    """The gradient is NaN where the backward kernel would not write one."""
+    """The identity, whose gradient is NaN where the backward kernel would not write one."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, written_T: Tensor) -> Tensor:
@@ -201,7 +202,7 @@ class Unwritten(torch.autograd.Function):
 
 
 def written(length: int, rows: list[slice]) -> Tensor:
-    """Whether each token of a stream belongs to a row."""
+    """Return whether each token of a stream belongs to a row."""
     written_T = torch.zeros(length, dtype=torch.bool)
     for row in rows:
         written_T[row] = True
@@ -209,12 +210,12 @@ def written(length: int, rows: list[slice]) -> Tensor:
 
 
 def reach(window_size: tuple[int, int], causal: bool) -> tuple[int, int]:
-    """How far a query sees to the left and to the right; below zero there is no end."""
+    """Return how far a query sees to the left and to the right; below zero, without end."""
     return window_size[0], 0 if causal else window_size[1]
 
 
 def install() -> None:
-    """Let `flash_attn` be imported; without effect when it is there already."""
+    """Let `flash_attn` be imported; do nothing if the stand-in is installed already."""
     if torch.cuda.is_available():
         raise RuntimeError("flash-attn: there is a GPU here; use the true one, not the stand-in")
     if getattr(sys.modules.get("flash_attn"), "stand_in", False):
@@ -228,15 +229,15 @@ def install() -> None:
         sys.modules[name] = module
     package, interface, padding = (sys.modules[name] for name in MODULES)
     STOOD_IN.add(MODULES[0])
-    named = {
+    functions = {
         "flash_attn_func": flash_attn_func,
         "flash_attn_varlen_func": flash_attn_varlen_func,
         "flash_attn_with_kvcache": flash_attn_with_kvcache,
     }
-    vars(interface).update(named)
+    vars(interface).update(functions)
     vars(padding).update(padding_functions())
     vars(package).update(
-        named,
+        functions,
         stand_in=True,
         __version__=VERSION,
         __path__=[],
@@ -246,9 +247,9 @@ def install() -> None:
 
 
 def give_to_transformers() -> None:
-    """Let `attn_implementation="flash_attention_2"` call the stand-in, for good.
+    """Let `attn_implementation="flash_attention_2"` call the stand-in, for the whole process.
 
-    A model may be given this attention when it is built, or afterwards.
+    A model may get this attention when it is built, or afterwards.
     """
     install()
-    believe(VERSION)
+    pretend_installed(VERSION)

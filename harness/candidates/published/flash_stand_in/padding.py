@@ -1,6 +1,6 @@
-"""What flash-attn 2 has beside its kernels: from a padded table to a stream, and back.
+"""The functions of flash-attn 2 beside its kernels: from a padded table to a stream, and back.
 
-Legend: B rows, S tokens of a row, T tokens of the stream, ... whatever a token has.
+Legend: B rows, S tokens of a row, T tokens of the stream, ... the dimensions of a token.
 """
 
 import importlib.util
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 def index_first_axis(x: Tensor, indices_T: Tensor) -> Tensor:
-    """The chosen rows of a table."""
+    """Return the chosen rows of a table."""
     if x.ndim < 2:
         raise RuntimeError(f"flash-attn: {tuple(x.shape)} has less than two dimensions")
     return x[indices_T]
 
 
 def index_put_first_axis(values: Tensor, indices_T: Tensor, first_axis_dim: int) -> Tensor:
-    """A table with the given rows in their places, and zeros elsewhere."""
+    """Return a table with the given rows in their places, and zeros elsewhere."""
     if values.ndim < 2 or indices_T.ndim != 1:
         raise RuntimeError(f"flash-attn: {tuple(values.shape)} has less than two dimensions")
     table = values.new_zeros(first_axis_dim, *values.shape[1:])
@@ -29,7 +29,7 @@ def index_put_first_axis(values: Tensor, indices_T: Tensor, first_axis_dim: int)
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """T..., where each token was, the cumulative lengths, the longest, and the lengths in use."""
+    """Return T..., where each token was, cumulative lengths, the longest, and lengths in use."""
     kept_BS = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths_B = kept_BS.sum(-1, dtype=torch.int32)
     indices_T = kept_BS.flatten().nonzero().flatten()
@@ -44,13 +44,13 @@ def unpad_input(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """BS..., with zeros where no token is."""
+    """Return BS..., with zeros for padding."""
     table: Tensor = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return table.reshape(batch, seqlen, *table.shape[1:])
 
 
 def padding_functions() -> dict[str, Any]:
-    """The names of `bert_padding` in flash-attn; two are einops' where that is installed."""
+    """Return the functions of `bert_padding` by name; two are einops', if that is installed."""
     ours = (index_first_axis, index_put_first_axis, unpad_input, pad_input)
     found: dict[str, Any] = {function.__name__: function for function in ours}
     if importlib.util.find_spec("einops") is not None:

@@ -1,4 +1,4 @@
-"""What flash-attn 2 refuses, but for the lack of a GPU, and what its stand-in refuses as well."""
+"""Refuse what flash-attn 2 refuses, except for the lack of a GPU, and what the stand-in lacks."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ MAX_HEAD_DIM = 256
 
 
 def cuts(cu_seqlens: Tensor, length: int) -> list[tuple[int, int]]:
-    """Where each row begins and ends."""
+    """Return where each row begins and ends."""
     require(cu_seqlens.dtype == torch.int32, f"cu_seqlens is {cu_seqlens.dtype}, not torch.int32")
     require(cu_seqlens.is_contiguous(), "cu_seqlens must be contiguous")
     require(cu_seqlens.ndim == 1 and len(cu_seqlens) > 1, "cu_seqlens needs one row at least")
@@ -21,7 +21,7 @@ def cuts(cu_seqlens: Tensor, length: int) -> list[tuple[int, int]]:
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, *, dims: int) -> None:
-    """Check what flash-attn checks, but for the GPU."""
+    """Check what flash-attn checks, except for the GPU."""
     for x in (q, k, v):
         require(x.device.type == "cpu", f"the stand-in got a tensor on {x.device}")
         require(x.ndim == dims, f"{tuple(x.shape)} has not {dims} dimensions")
@@ -38,7 +38,7 @@ def require(condition: bool, otherwise: str) -> None:
 
 
 def refuse(**unsupported: Any) -> None:
-    """Refuse arguments that flash-attn takes and the stand-in does not."""
+    """Refuse arguments that flash-attn supports and the stand-in does not."""
     for name, value in unsupported.items():
         if value is not None and value != 0.0:
             raise NotImplementedError(f"flash-attn: {name}={value} is not stood in for")

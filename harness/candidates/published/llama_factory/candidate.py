@@ -10,17 +10,17 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.llama_factory.batch import batch_of
-from harness.candidates.published.llama_factory.patches import interface, shared
-from harness.candidates.published.llama_factory.trainer import Trainer, in_full
+from harness.candidates.published.llama_factory.patches import interface, sharing
+from harness.candidates.published.llama_factory.trainer import Trainer, exact_count_factor
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
-    """Train on micro-batches of one of the two batching strategies."""
+    """Train on micro-batches of one batching strategy."""
     model = huggingface.build(case, rank.device)
-    # After the model: this transformers asks for flash-attn's distribution when it is imported.
+    # Only now: this transformers looks for flash-attn's distribution when it is imported.
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
     parameters = huggingface.parameters(model, case)
@@ -28,16 +28,16 @@ def step(case: Case, rank: Rank, emit: Emit, *, packed: bool) -> None:
     trainer = Trainer(case, model, batches)
     with (
         interface(case, rank),
-        shared(model, case, rank, trainer.cross_entropy) if case.sp > 1 else nullcontext(),
-        trainer.seen(),
+        sharing(model, case, rank, trainer.cross_entropy) if case.sp > 1 else nullcontext(),
+        trainer.emitting_forwards(),
     ):
-        for say in steps(case, parameters, emit):
-            loss = trainer.step(say)
+        for step_emit in steps(case, parameters, emit):
+            loss = trainer.step(step_emit)
             reduce(parameters, rank.world, mean=True)
             for _, gradient in huggingface.gradients(model, case):
-                gradient.mul_(in_full(case))
+                gradient.mul_(exact_count_factor(case))
     flash.must_have_run()
-    emit("loss", torch.tensor(loss * in_full(case)))
+    emit("loss", torch.tensor(loss * exact_count_factor(case)))
     emit_gradients(parameters, emit)
 
 

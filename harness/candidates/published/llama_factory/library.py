@@ -1,12 +1,12 @@
-"""The parts of LLaMA-Factory that a step takes, without what its packages import beside them."""
+"""The parts of LLaMA-Factory that a step needs, without what its packages import beside them."""
 
 from collections.abc import Callable
 from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 
@@ -30,12 +30,11 @@ batches = import_module(f"{V1}.utils.helper")
 
 DistributedInterface: Any = interface.DistributedInterface
 apply_sequence_parallel: Callable[..., None] = parallel.apply_sequence_parallel
-padding_and_split_data: Callable[..., Any] = parallel.padding_and_split_data
 pad_and_truncate: Callable[..., Any] = batches.pad_and_truncate
 pack: Callable[..., Any] = batching._pack_padding_free_samples
 
 
-def _of_trainer(file: str, name: str, **given: Any) -> FunctionType:
+def _method(file: str, name: str, **given: Any) -> FunctionType:
     path = folder(V1) / f"{file}.py"
     package = f"{V1}.{file.partition('/')[0]}"
     # Imports inside the method are relative to its package.
@@ -43,19 +42,16 @@ def _of_trainer(file: str, name: str, **given: Any) -> FunctionType:
     return method
 
 
-_TYPES = dict.fromkeys(("BatchInput", "HFModel", "ModelOutput"), Any) | {"Tensor": torch.Tensor}
+_TYPES = dict.fromkeys(("BatchInput", "HFModel", "ModelOutput"), Any) | {"Tensor": Tensor}
 
-fit = _of_trainer(
+fit = _method(
     "core/base_trainer",
     "BaseTrainer.fit",
-    torch=torch,
     Dim=interface.Dim,
     DistributedInterface=DistributedInterface,
     ReduceOp=helper.ReduceOp,
     compute_valid_tokens=batches.compute_valid_tokens,
     logger=interface.logger,
 )
-compute_log_probs = _of_trainer(
-    "core/base_trainer", "BaseTrainer.compute_log_probs", torch=torch, F=F, **_TYPES
-)
-compute_loss = _of_trainer("trainers/sft_trainer", "SFTTrainer.compute_loss", **_TYPES)
+compute_log_probs = _method("core/base_trainer", "BaseTrainer.compute_log_probs", F=F, **_TYPES)
+compute_loss = _method("trainers/sft_trainer", "SFTTrainer.compute_loss", **_TYPES)

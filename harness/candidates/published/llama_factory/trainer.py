@@ -1,4 +1,4 @@
-"""Training steps as the released trainer takes them.
+"""Training steps, as the released trainer runs them.
 
 Legend: B rows, L tokens of a rank per row of the batch.
 """
@@ -15,9 +15,11 @@ from torch.nn import functional as F
 from harness import huggingface
 from harness.candidates.protocol import Emit
 from harness.candidates.published.llama_factory import library
-from harness.candidates.published.llama_factory.batch import IGNORED, TOKENS
+from harness.candidates.published.llama_factory.batch import TOKENS
+from harness.candidates.published.wiring.emitting import emit_losses, without
 from harness.candidates.published.wiring.gradients import silent
-from harness.candidates.published.wiring.rows import all_targets
+from harness.candidates.published.wiring.rows import IGNORED, all_targets
+from harness.candidates.published.wiring.stand_ins import Idle
 from harness.case import Case
 
 # The loss adds this to its denominators, on one rank as on many.
@@ -29,7 +31,7 @@ class Trainer:
 
     def __init__(self, case: Case, model: Any, batches: list[dict[str, Tensor]]) -> None:
         self.case, self.model = case, model
-        # One step has all micro-batches, and takes them for an epoch.
+        # One step has all micro-batches; the trainer takes a step for an epoch.
         self.train_batch_generator = Batches([batches])
         self.emit: Emit = silent
         self.device, self.dp_size = "cpu", case.dp
@@ -47,7 +49,7 @@ class Trainer:
         self.callback_handler = self.lr_scheduler = self.optimizer = Idle()
 
     def step(self, emit: Emit) -> float:
-        """One step up to its gradients, and the loss that its log has."""
+        """Run one step up to its gradients -> the loss of its log."""
         self.emit = emit
         self.num_training_steps += 1
         library.fit(self)
@@ -65,70 +67,55 @@ class Trainer:
         return losses
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
-        """Emit the losses of this rank's tokens where the library computes them."""
+        """Return and emit the losses of this rank's tokens where the library computes them."""
         nll = F.cross_entropy(logits, labels, **options)
-        tokens, emit = self.tokens_BL.flatten(), self.emit
+        tokens = self.tokens_BL.flatten()
         if self.case.sp == 1:
             # The library leaves out a row's last token, which has nothing to predict.
-            whole = (F.pad(x.view(len(self.tokens_BL), -1), (0, 1)) for x in (labels, nll))
-            for key, tensor in zip(("labels", "nll"), whole, strict=True):
-                emit(key, tensor.flatten(), tokens)
+            labels, padded_nll = (
+                F.pad(x.view(len(self.tokens_BL), -1), (0, 1)).flatten() for x in (labels, nll)
+            )
+            emit_losses(self.emit, padded_nll, labels, tokens)
             return nll
-        emit("labels", labels, tokens)
-        emit("nll", nll, tokens)
-        scale = (labels != IGNORED) / self.case.ranks * in_full(self.case)
-        if nll.requires_grad:
-            # Gradients are averaged over all ranks.
-            nll.register_hook(lambda grad: emit("weight", grad * scale, tokens))
+        # Gradients are averaged over all ranks.
+        scale = (labels != IGNORED) / self.case.ranks * exact_count_factor(self.case)
+        emit_losses(self.emit, nll, labels, tokens, scale)
         return nll
 
     @contextmanager
-    def seen(self) -> Iterator[None]:
-        """Take token numbers out of what the model is given, and emit what it computes."""
-        during = ExitStack()
+    def emitting_forwards(self) -> Iterator[None]:
+        """While this lasts, take token numbers out of the model's input, and emit its tensors."""
+        during_forward = ExitStack()
 
-        def before(_: Any, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            self.tokens_BL = named.pop(TOKENS) - 1
-            tokens, emit = self.tokens_BL.flatten(), self.emit
-            emit("ids", named["input_ids"].flatten(), tokens)
-
-            def known(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-                # Positions may begin at one, and turn queries and keys further than ours.
-                if not key.endswith((".attn.q", ".attn.k")):
-                    emit(key, tensor, tokens)
-
-            during.enter_context(huggingface.watched(self.model, self.case, known, tokens))
-            return given, named
+        def before(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            self.tokens_BL = kwargs.pop(TOKENS) - 1
+            tokens = self.tokens_BL.flatten()
+            self.emit("ids", kwargs["input_ids"].flatten(), tokens)
+            # Positions may begin at one, and turn queries and keys further than ours.
+            emit = without(self.emit, ".attn.q", ".attn.k")
+            during_forward.enter_context(huggingface.watched(self.model, self.case, emit, tokens))
+            return args, kwargs
 
         hooks = (
             self.model.register_forward_pre_hook(before, with_kwargs=True),
-            self.model.register_forward_hook(lambda *_: during.close()),
+            self.model.register_forward_hook(lambda *_: during_forward.close()),
         )
         try:
             yield
         finally:
-            during.close()
+            during_forward.close()
             for hook in hooks:
                 hook.remove()
 
 
-def in_full(case: Case) -> float:
-    """The factor that takes back what the trainer adds to the number of targets."""
+def exact_count_factor(case: Case) -> float:
+    """Return the factor that takes back what the trainer adds to the number of targets."""
     targets = max(all_targets(case), 1)
     return (targets + ADDED) / targets
 
 
 class Batches(list[list[dict[str, Tensor]]]):
-    """Steps of one epoch."""
+    """The steps of one epoch."""
 
     def set_epoch(self, _epoch: int) -> None:
-        """Every epoch has the same steps."""
-
-
-class Idle:
-    """Takes every call and does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "get_last_lr":
-            return lambda: [0.0]
-        return lambda *_, **__: None
+        """Change nothing: every epoch has the same steps."""

@@ -2,9 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from torch import Tensor
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
@@ -12,19 +9,17 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.lmms_engine.model import Model
 from harness.candidates.published.lmms_engine.trainer import (
-    Batch,
     Fsdp2Trainer,
+    HfTrainer,
     batch_of,
-    hf_step,
-    hf_trainer,
 )
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
 FLASH = "flash_attention_2"
-# trainer(case, rank, model, parameters) -> step(micro-batches), up to gradients -> the loss.
-Trainer = Callable[..., Callable[[list[Batch]], Tensor]]
+# trainer(case, rank, model, parameters) -> a trainer with a method step(micro-batches) -> loss.
+Trainer = Callable[..., Fsdp2Trainer | HfTrainer]
 
 
 def step(
@@ -34,33 +29,25 @@ def step(
     *,
     trainer: Trainer,
     attention: str = FLASH,
-    sees: bool = False,
+    has_vision: bool = False,
 ) -> None:
-    """Train by one of the library's trainers, on micro-batches padded to tables."""
-    model = Model(case, rank, attention, sees=sees)
+    """Train with one of the library's trainers, on micro-batches padded to tables."""
+    model = Model(case, rank, attention, has_vision=has_vision)
     parameters = huggingface.parameters(model.text, case)
-    train = trainer(case, rank, model, parameters)
-    for say in steps(case, parameters, emit):
-        model.emit = say
-        loss = train([batch_of(padded) for padded in micro_batches(case, rank)])
+    stepping = trainer(case, rank, model, parameters)
+    for step_emit in steps(case, parameters, emit):
+        model.emit = step_emit
+        loss = stepping.step([batch_of(padded) for padded in micro_batches(case, rank)])
     if attention == FLASH:
         flash.must_have_run()
     emit("loss", loss)
     emit_gradients(parameters, emit)
 
 
-def fsdp2(*given: Any) -> Callable[[list[Batch]], Tensor]:
-    return Fsdp2Trainer(*given).step
-
-
-def hf(case: Case, rank: Rank, *given: Any, across: bool) -> Callable[[list[Batch]], Tensor]:
-    return partial(hf_step, case, rank, hf_trainer(case, rank, across=across), *given)
-
-
 STEPS: dict[str, Step] = {
-    "fsdp2": partial(step, trainer=fsdp2),
-    "fsdp2-sdpa": partial(step, trainer=fsdp2, attention="sdpa"),
-    "fsdp2-vl": partial(step, trainer=fsdp2, sees=True),
-    "hf": partial(step, trainer=partial(hf, across=True)),
-    "hf-replica": partial(step, trainer=partial(hf, across=False)),
+    "fsdp2": partial(step, trainer=Fsdp2Trainer),
+    "fsdp2-sdpa": partial(step, trainer=Fsdp2Trainer, attention="sdpa"),
+    "fsdp2-vl": partial(step, trainer=Fsdp2Trainer, has_vision=True),
+    "hf": partial(step, trainer=partial(HfTrainer, across=True)),
+    "hf-replica": partial(step, trainer=partial(HfTrainer, across=False)),
 }

@@ -1,19 +1,17 @@
-"""The parts of lmms-engine that a step takes, without what its packages import beside them."""
+"""The parts of lmms-engine that a step needs, without what its packages import beside them."""
 
 import time
-import typing
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import torch
 from torch.utils.data import Dataset
 from transformers import trainer as transformers_trainer
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 
-# Its modules ask for flash-attn when they are imported.
+# Its modules look for flash-attn when they are imported.
 flash.give_to_transformers()
 MODELS = ("qwen2", "qwen3", "qwen3_vl")
 bare_packages(
@@ -27,7 +25,7 @@ bare_packages(
 MONKEY_PATCHER: Any = import_module("lmms_engine.models.monkey_patch").MONKEY_PATCHER
 for _name in MODELS:
     import_module(f"lmms_engine.models.{_name}.monkey_patch")
-# The modules of the patched forwards, which take the loss from Liger.
+# The modules of the patched forwards, whose loss is Liger's.
 forwards: dict[str, ModuleType] = {
     name: import_module(f"lmms_engine.models.{name}.{name}_liger") for name in MODELS
 }
@@ -36,7 +34,7 @@ ulysses: Any = import_module("lmms_engine.parallel.sequence_parallel.ulysses")
 
 
 def methods_of_fsdp2_trainer(**given: Any) -> tuple[Any, Any]:
-    """`training_step` and `compute_loss`, with these names in the place of their module's."""
+    """Return `training_step` and `compute_loss`; `given` are the names of their module."""
     path = folder("lmms_engine.train") / "fsdp2" / "fsdp2_trainer.py"
     step, loss = (
         lifted(path, f"FSDP2SFTTrainer.{name}", given)
@@ -46,16 +44,12 @@ def methods_of_fsdp2_trainer(**given: Any) -> tuple[Any, Any]:
 
 
 def hf_trainer() -> Any:
-    """The whole class, because its methods call those of transformers' trainer below it."""
+    """Return the whole class, because its methods call those of transformers' trainer below it."""
     # transformers has this name from accelerate, of which a step needs nothing else.
     vars(transformers_trainer).setdefault(
         "DistributedType", SimpleNamespace(DEEPSPEED="deepspeed")
     )
     names = {
-        **{
-            name: getattr(typing, name) for name in ("Any", "Callable", "Dict", "List", "Optional")
-        },
-        "Union": typing.Union,
         "TRAINER_REGISTER": SimpleNamespace(register=lambda _: lambda trainer: trainer),
         "HFTrainer": transformers_trainer.Trainer,
         "Dataset": Dataset,
@@ -64,6 +58,5 @@ def hf_trainer() -> Any:
         ),
         "send_to_device": lambda batch, *_, **__: batch,
         "time": time,
-        "torch": torch,
     }
     return lifted(folder("lmms_engine.train") / "hf" / "trainer.py", "Trainer", names)

@@ -1,4 +1,4 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,15 +12,14 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from harness.candidates.published.library import Mend
-
-IGNORED = -100
+from harness.candidates.published.wiring.rows import IGNORED
 
 
 @contextmanager
-def labels_moved_first() -> Iterator[None]:
-    """Labels move up before they are cut, and every rank has as many losses.
+def labels_shifted_first() -> Iterator[None]:
+    """While this lasts, labels are shifted before the cut, and all ranks have equally many losses.
 
-    Three bugs are in these lines. If a mend is entered again, the outer one never calls the inner.
+    Three bugs are in these lines. If this is entered again, only the last one entered runs.
     """
     from harness.candidates.published.lmms_engine import library
 
@@ -29,7 +28,7 @@ def labels_moved_first() -> Iterator[None]:
             name = f"{model}_lce_forward"
             forward = partial(_forward, library.ulysses, module, vars(module)[name])
             mended = wraps(vars(module)[name])(
-                lambda *given, f=forward, **named: f(*given, **named)
+                lambda *args, f=forward, **kwargs: f(*args, **kwargs)
             )
             patches.enter_context(patch.object(module, name, mended))
         yield
@@ -43,15 +42,15 @@ def _forward(
     *,
     labels: Tensor,
     use_rmpad: bool,
-    **given: Any,
+    **inputs: Any,
 ) -> Any:
-    """The patched forward, mended; legend: T tokens of all ranks of a sequence, L of one."""
+    """Run the patched forward, mended; legend: T tokens of all ranks of a sequence, L of one."""
     group = ulysses.get_ulysses_sequence_parallel_group()
     size = ulysses.get_ulysses_sequence_parallel_world_size()
     if size == 1:
-        return released(model, labels=labels, use_rmpad=use_rmpad, **given)
-    given.pop("num_items_in_batch", None)
-    outputs = model.model(**given)
+        return released(model, labels=labels, use_rmpad=use_rmpad, **inputs)
+    inputs.pop("num_items_in_batch", None)
+    outputs = model.model(**inputs)
     labels_T = labels.flatten()[outputs["word_idx"].long()].roll(-1)
     # A row's last token predicts nothing.
     labels_T[outputs["seq_lens"][1:].long() - 1] = IGNORED
@@ -67,50 +66,52 @@ def _forward(
 
 
 def multiplied_once() -> AbstractContextManager[Any]:
-    """The backward of the gather is all that multiplies by sp."""
+    """While this lasts, only the backward of the gather multiplies by sp."""
 
-    def loss(of_trainer: Callable[[], Tensor], sp: int, *_: Any) -> Tensor:
-        return of_trainer() / sp
+    def loss(compute_released: Callable[[], Tensor], sp: int, *_: Any) -> Tensor:
+        return compute_released() / sp
 
     return _compute_loss(loss)
 
 
 def divided_by_all_items() -> AbstractContextManager[Any]:
-    """The model's mean of a micro-batch is weighed by its share of the trainer's targets."""
+    """While this lasts, a micro-batch's mean is weighed by its share of the trainer's targets."""
 
-    def loss(of_trainer: Callable[[], Tensor], sp: int, labels: Tensor, items: Tensor) -> Tensor:
+    def loss(
+        compute_released: Callable[[], Tensor], sp: int, labels: Tensor, items: Tensor
+    ) -> Tensor:
         # A row's first label is never a target, and a collator ignores it.
-        return of_trainer() * ((labels != IGNORED).sum() / items if sp > 1 else 1)
+        return compute_released() * ((labels != IGNORED).sum() / items if sp > 1 else 1)
 
     return _compute_loss(loss)
 
 
 def _compute_loss(loss: Callable[..., Tensor]) -> AbstractContextManager[Any]:
-    """The released trainer with a loss that `loss` changes; a further mend derives from it."""
+    """While this lasts, `loss` changes the released trainer's loss; mends can be combined."""
     from harness.candidates.published.lmms_engine import library
 
-    made = library.hf_trainer
+    make_released = library.hf_trainer
 
-    def mended() -> Any:
-        class Trainer(made()):  # type: ignore[misc]
+    def make_mended() -> Any:
+        class Trainer(make_released()):  # type: ignore[misc]
             def compute_loss(
                 self, model: Any, inputs: Any, num_items_in_batch: Any = None
             ) -> Tensor:
-                of_trainer = partial(
+                compute_released = partial(
                     super().compute_loss, model, inputs, num_items_in_batch=num_items_in_batch
                 )
                 sp = library.ulysses.get_ulysses_sequence_parallel_world_size()
-                return loss(of_trainer, sp, inputs["labels"], num_items_in_batch)
+                return loss(compute_released, sp, inputs["labels"], num_items_in_batch)
 
         return Trainer
 
-    return patch.object(library, "hf_trainer", mended)
+    return patch.object(library, "hf_trainer", make_mended)
 
 
 MENDS: dict[str, Mend] = {
-    "label-lost-at-cut": labels_moved_first,
-    "losses-unpadded-at-the-end": labels_moved_first,
-    "padding-learnt": labels_moved_first,
+    "label-lost-at-cut": labels_shifted_first,
+    "losses-unpadded-at-the-end": labels_shifted_first,
+    "padding-learnt": labels_shifted_first,
     "hf-times-sp": multiplied_once,
     "hf-items-dropped": divided_by_all_items,
 }

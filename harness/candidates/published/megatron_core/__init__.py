@@ -1,1 +1,1 @@
-"""Megatron-Core: its GPT, cut over ranks, its loss over micro-batches and its data parallelism."""
+"""Megatron-Core: its GPT cut over ranks, its loss over micro-batches and its data parallelism."""

@@ -1,9 +1,9 @@
 """Attention over all ranks of a sequence, in the place of Transformer Engine's.
 
-Megatron-Core's own asserts that there is one rank. This one gathers keys and values and asks of
-every pair of tokens whether one sees the other.
+Megatron-Core's own attention runs on one rank only. This one gathers keys and values, and compares
+every pair of tokens to find whether one sees the other.
 
-Legend: L this rank's tokens, K those of all ranks, B rows, N heads, C kv heads, H head dim.
+Legend: L tokens of this rank, K tokens of all ranks, B rows, N heads, C kv heads, H head dim.
 """
 
 from typing import Any
@@ -17,9 +17,7 @@ from harness.candidates.published.wiring.decoder import eager
 from harness.candidates.published.wiring.gradients import silent
 
 
-class Gather(torch.autograd.Function):
-    """All ranks' tokens, rank after rank; the gradient of this rank's tokens comes back summed."""
-
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local_BL: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
@@ -39,25 +37,26 @@ class Gather(torch.autograd.Function):
 
 
 def gathered(local_BL: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    whole_BK: Tensor = Gather.apply(local_BL, group)  # type: ignore[no-untyped-call]
+    """Return the tokens of all ranks, rank after rank; backward sums their gradients."""
+    whole_BK: Tensor = _Gather.apply(local_BL, group)  # type: ignore[no-untyped-call]
     return whole_BK
 
 
-class Seat:
-    """Which tokens this rank has: in what sequence, where in it, and what is emitted of them."""
+class Current:
+    """The tokens of this rank in the current micro-batch, and how to emit their tensors."""
 
     emit: Emit = staticmethod(silent)
-    # A layer's name in the case, by its number in the library.
-    names: dict[int, str] = {}  # noqa: RUF012 - of the one model that a rank has
+    # The case's name of a layer, by its number in the library.
+    layer_names: dict[int, str] = {}  # noqa: RUF012 - of the one model that a rank has
     sequence_BL: Tensor
-    place_BL: Tensor
-    numbers: Tensor
+    position_BL: Tensor
+    tokens: Tensor
     # Each micro-batch's losses, with the numbers of their tokens.
     losses: list[tuple[Tensor, Tensor]] = []  # noqa: RUF012 - emptied before each step
 
 
 class Attention(nn.Module):
-    """The `core_attention` of a layer's spec."""
+    """The `core_attention` in a layer's spec."""
 
     def __init__(self, layer_number: int, pg_collection: Any, **_: Any) -> None:
         super().__init__()
@@ -73,16 +72,16 @@ class Attention(nn.Module):
         # [L, B, N, H], or [L, N, H] for a pack.
         packed = q.dim() == 3
         q, k, v = (x[None] if packed else x.transpose(0, 1) for x in (q, k, v))
-        name = Seat.names.get(self.layer)
+        name = Current.layer_names.get(self.layer)
         if name:
             for key, x in (("q", q), ("k", k), ("v", v)):
-                Seat.emit(f"{name}.attn.{key}", x.flatten(0, 1), Seat.numbers)
+                Current.emit(f"{name}.attn.{key}", x.flatten(0, 1), Current.tokens)
         k, v = gathered(torch.cat((k, v), 2), ranks).chunk(2, 2)
-        where = torch.stack((Seat.sequence_BL, Seat.place_BL), -1)
-        sequence_BK, place_BK = gathered(where, ranks).unbind(-1)
-        seen_BLK = Seat.sequence_BL[:, :, None] == sequence_BK[:, None]
-        seen_BLK &= Seat.place_BL[:, :, None] >= place_BK[:, None]
+        sequences_and_positions = torch.stack((Current.sequence_BL, Current.position_BL), -1)
+        sequence_BK, position_BK = gathered(sequences_and_positions, ranks).unbind(-1)
+        seen_BLK = Current.sequence_BL[:, :, None] == sequence_BK[:, None]
+        seen_BLK &= Current.position_BL[:, :, None] >= position_BK[:, None]
         out = eager(q, k, v, seen_BLK)
         if name:
-            Seat.emit(f"{name}.attn.out", out.flatten(0, 1), Seat.numbers)
+            Current.emit(f"{name}.attn.out", out.flatten(0, 1), Current.tokens)
         return (out[0] if packed else out.transpose(0, 1)).flatten(-2)

@@ -1,6 +1,6 @@
 """Micro-batches as Megatron-LM's data sets make them, cut by the library.
 
-Legend: S a row's tokens, L those of them that this rank has, B rows.
+Legend: S tokens of a row, L tokens of a row on this rank, B rows.
 """
 
 from typing import Any
@@ -11,55 +11,52 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.candidates.protocol import Rank
-from harness.candidates.published.wiring.rows import PADDING, Padded
+from harness.candidates.published.wiring.rows import PADDING, Packed, Padded
 
 Batch = dict[str, Tensor]
 
 
-def columns(batch: Padded, row: int, multiple: int, *, ahead: bool) -> tuple[Batch, int]:
-    """One row padded behind, each label that of the next token; and its length before padding.
+def columns_of(number: int, row: Packed, multiple: int, *, ahead: bool) -> tuple[Batch, int]:
+    """Return a row padded behind, with shifted labels, and its length before padding.
 
-    `ahead` puts a token in front. A further depth embeds the next token in each place, and place t
-    then has the embedding of token t of the row.
+    `ahead` puts a token in front. A further depth embeds the next token in each place, so that
+    place t has the embedding of token t of the row.
     """
-    real = batch.attended_BS[row].bool()
-    numbers_S = batch.tokens_BS[row, real]
     front = (int(ahead), 0)
-    ids_S = F.pad(batch.ids_BS[row, real], front)
-    targets_S = F.pad(batch.targets_BS[row, real], front)
+    ids_S, targets_S = F.pad(row.ids_T, front), F.pad(row.targets_T, front)
     size = len(ids_S)
     behind = -size % multiple
-    places_S = torch.arange(size + behind)
-    made = {
+    positions_S = torch.arange(size + behind)
+    columns = {
         "tokens": F.pad(ids_S, (0, behind)),
         "labels": F.pad(ids_S[1:], (0, behind + 1)),
         "loss_mask": F.pad(targets_S[1:].float(), (0, behind + 1)),
-        # Trained losses that count.
+        # The trained losses that count for the log.
         "counted": F.pad(targets_S[1 + ahead :].float(), (0, behind + 1 + ahead)),
-        "position_ids": places_S,
-        "numbers": F.pad(numbers_S, (0, behind + size - len(numbers_S)), value=PADDING),
-        "sequence": torch.full_like(places_S, row),
-        "place": places_S,
+        "position_ids": positions_S,
+        "numbers": F.pad(row.tokens_T, (0, behind + int(ahead)), value=PADDING),
+        "sequence": torch.full_like(positions_S, number),
+        "place": positions_S,
     }
-    return made, size
+    return columns, size
 
 
 def table(batch: Padded, rank: Rank, *, ahead: bool) -> tuple[Batch, None]:
-    """Rows of one length, which 2 sp divides."""
+    """Return this rank's part of rows that have one length, a multiple of 2 sp."""
     longest = int(batch.attended_BS.sum(1).max()) + ahead
     multiple = longest + -longest % pieces(rank)
-    rows = [columns(batch, row, multiple, ahead=ahead)[0] for row in range(len(batch.ids_BS))]
+    rows = [columns_of(*row, multiple, ahead=ahead)[0] for row in enumerate(batch.rows)]
     whole = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
     return get_batch_on_this_cp_rank(whole, rank.sp), None
 
 
 def pack(batch: Padded, rank: Rank, *, ahead: bool, padded_ends: bool) -> tuple[Batch, Any]:
-    """Rows end to end, each padded to what 2 sp divides."""
-    made = [columns(batch, row, pieces(rank), ahead=ahead) for row in range(len(batch.ids_BS))]
-    rows = [row for row, _ in made]
+    """Return this rank's part of rows end to end, each padded to a multiple of 2 sp."""
+    sized = [columns_of(*row, pieces(rank), ahead=ahead) for row in enumerate(batch.rows)]
+    rows = [row for row, _ in sized]
     whole = {key: torch.cat([row[key] for row in rows])[None] for key in rows[0]}
     padded = ends_of([len(row["tokens"]) for row in rows])
-    ends = padded if padded_ends else ends_of([size for _, size in made])
+    ends = padded if padded_ends else ends_of([size for _, size in sized])
     longest = (padded[1:] - padded[:-1]).max()[None]
     cut: tuple[Batch, Any] = get_thd_batch_on_this_cp_rank(
         whole, ends, padded, longest, rank.sp.size(), rank.sp.rank()
@@ -68,9 +65,10 @@ def pack(batch: Padded, rank: Rank, *, ahead: bool, padded_ends: bool) -> tuple[
 
 
 def pieces(rank: Rank) -> int:
-    """The number of pieces that each row is cut into: two for every rank, or one on one rank."""
+    """Return into how many pieces a row is cut: two for every rank, or one on one rank."""
     return 1 if rank.sp.size() == 1 else 2 * rank.sp.size()
 
 
 def ends_of(sizes: list[int]) -> Tensor:
+    """Return the cumulative lengths of rows, from zero."""
     return F.pad(torch.tensor(sizes).cumsum(0), (1, 0)).int()

@@ -13,6 +13,7 @@ padded_ends = partial(pack, padded_ends=True)
 
 
 def of(cut: Any, **options: Any) -> Step:
+    """Return the step with these options of a user of Megatron-LM."""
     return partial(step, options=Options(cut=cut, **options))
 
 

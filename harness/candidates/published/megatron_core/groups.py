@@ -1,4 +1,4 @@
-"""The process groups of one mesh as Megatron-Core has them: ranks share tokens and rows only."""
+"""Megatron-Core's process groups for a case: ranks share only tokens and rows."""
 
 from functools import cache
 
@@ -11,13 +11,13 @@ from harness.candidates.protocol import Rank
 
 @cache
 def alone() -> dist.ProcessGroup:
-    """A group of this rank only, which needs no other to be made."""
+    """Return a group of this rank only, which is made without other ranks."""
     group: dist.ProcessGroup = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     return group
 
 
 def use(rank: Rank) -> ProcessGroupCollection:
-    """Use the groups of a case, also where parts of the library look for them by themselves."""
+    """Return the groups of a case, and set them where the library itself looks for groups."""
     parallel_state._TENSOR_MODEL_PARALLEL_GROUP = alone()
     parallel_state._TENSOR_MODEL_PARALLEL_GLOBAL_RANKS = [dist.get_rank()]
     parallel_state._PIPELINE_MODEL_PARALLEL_GROUP = alone()

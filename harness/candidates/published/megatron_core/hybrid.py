@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.candidates.protocol import Rank
-from harness.candidates.published.megatron_core.batch import columns, ends_of
+from harness.candidates.published.megatron_core.batch import columns_of, ends_of
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
@@ -21,40 +21,38 @@ from harness.case import Case
 def batches(
     case: Case, rank: Rank, config: TransformerConfig, groups: ProcessGroupCollection, ahead: bool
 ) -> Iterator[Any]:
-    """The whole batch at once; the library deals its rows to all ranks."""
-    parallel_state._HYBRID_DP_CP_GROUPS = _groups_of_some(rank.world)
+    """Return an iterator over the whole batch, whose rows the library deals to all ranks."""
+    parallel_state._HYBRID_DP_CP_GROUPS = _smaller_groups(rank.world)
     packs = [_pack(batch, rank, ahead=ahead) for batch in micro_batches(case, rank)]
     dealt: Iterator[Any] = HybridCPDataLoaderWrapper(iter([packs]), config, groups)
     return dealt
 
 
 def cut(row: dict[str, Tensor], _: Rank, *, ahead: bool) -> tuple[dict[str, Tensor], Any]:  # noqa: ARG001
-    """One row, cut over as many ranks as its `local_cp_size` says."""
+    """Cut one row over as many ranks as its `local_cp_size` says."""
     size = int(row.pop("local_cp_size"))
-    made: tuple[dict[str, Tensor], Any] = utils.get_batch_on_this_hybrid_cp_rank(row, size)
-    return made
+    own_part: tuple[dict[str, Tensor], Any] = utils.get_batch_on_this_hybrid_cp_rank(row, size)
+    return own_part
 
 
 def per_rank(case: Case, *, ahead: bool) -> int:
-    """The most tokens on a rank, such that all ranks of a sequence share the longest row."""
+    """Return a limit of tokens per rank with which all ranks share the longest row."""
     longest, multiple = max(map(len, case.rows)) + ahead, 2 * case.ranks
     return (longest + -longest % multiple) // case.sp
 
 
 def _pack(batch: Any, rank: Rank, *, ahead: bool) -> dict[str, Tensor]:
-    rows = [
-        columns(batch, row, 2 * rank.world.size(), ahead=ahead)[0]
-        for row in range(len(batch.ids_BS))
-    ]
+    multiple = 2 * rank.world.size()
+    rows = [columns_of(*row, multiple, ahead=ahead)[0] for row in enumerate(batch.rows)]
     whole = {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
     return whole | {"cu_seqlens": ends_of([len(row["tokens"]) for row in rows])}
 
 
 @cache
-def _groups_of_some(world: dist.ProcessGroup) -> dict[int, dist.ProcessGroup]:
-    """The library's groups of two ranks, of four, and so on below all."""
+def _smaller_groups(world: dist.ProcessGroup) -> dict[int, dist.ProcessGroup]:
+    """Return the library's groups of two ranks, of four, and so on below all."""
     ranks = dist.get_process_group_ranks(world)
-    made: dict[int, dist.ProcessGroup] = parallel_state.create_hybrid_dp_cp_groups(
+    groups: dict[int, dist.ProcessGroup] = parallel_state.create_hybrid_dp_cp_groups(
         dist.get_rank(), ranks, None
     )
-    return made
+    return groups

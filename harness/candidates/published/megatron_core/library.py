@@ -1,4 +1,4 @@
-"""Megatron-Core on CPUs: what its modules ask of CUDA, NCCL and Transformer Engine."""
+"""Run Megatron-Core on CPUs, without CUDA, NCCL and Transformer Engine."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ TORCH_ALL_REDUCE = dist.all_reduce
 
 
 class OnCpu(TorchFunctionMode):
-    """What is asked for on a GPU is made on the CPU, and nothing is pinned."""
+    """While this mode is on, tensors are made on the CPU instead of a GPU, and not pinned."""
 
     def __torch_function__(
         self,
@@ -24,25 +24,25 @@ class OnCpu(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = dict(kwargs or {})
+        options = dict(kwargs or {})
         if function is Tensor.cuda:
             return args[0]
-        if named.get("device") == "cuda":
-            named["device"] = CPU
-        named.pop("pin_memory", None)
-        return function(*args, **named)
+        if options.get("device") == "cuda":
+            options["device"] = CPU
+        options.pop("pin_memory", None)
+        return function(*args, **options)
 
 
-def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
-    """The all_reduce of torch; gloo has no average, so each rank divides first."""
+def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, **options: Any) -> Any:
+    """Reduce as torch does; gloo has no average, so each rank divides first."""
     if op == dist.ReduceOp.AVG:
-        tensor /= dist.get_world_size(named["group"])
+        tensor /= dist.get_world_size(options["group"])
         op = dist.ReduceOp.SUM
-    return TORCH_ALL_REDUCE(tensor, op, **named)
+    return TORCH_ALL_REDUCE(tensor, op, **options)
 
 
 def partitioned_indices(ends: Tensor, length: int, size: int, rank: int) -> Tensor:
-    """This rank's places in a pack: each sequence's piece from the front and from the back."""
+    """Return this rank's places in a pack: of each sequence, one piece from either end."""
     pieces: list[Tensor] = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         chunks = torch.arange(start, end).chunk(2 * size)
@@ -55,6 +55,6 @@ def install() -> None:
     """Replace these names, once in a process, before anything is built."""
     torch.cuda.current_device = lambda: CPU  # type: ignore[assignment,return-value]
     dist.all_reduce = all_reduce  # type: ignore[assignment]
-    # One function stands in for Transformer Engine: it says which tokens a rank has.
+    # This one function stands in for Transformer Engine: it finds the tokens of a rank.
     utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned_indices)
     utils.is_te_min_version = lambda *_, **__: True

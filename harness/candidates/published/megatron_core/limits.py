@@ -1,12 +1,18 @@
-"""What each entry refuses."""
+"""Cases that each entry refuses."""
 
 from functools import partial
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import all_have_targets, around, first
+from harness.candidates.published.wiring.averages import (
+    averages_as_requested,
+    micro_batches,
+    whole,
+)
+from harness.candidates.published.wiring.limits import all_have_targets, every_wiring, first
 from harness.case import Case
 
-# Flags of entries: divide by all micro-batches' tokens, train a depth, deal rows, be replicas.
+# Flags of entries: the loss is divided by the tokens of all micro-batches; a further depth is
+# trained; rows are dealt to ranks; all ranks are replicas.
 PER_TOKEN, AHEAD, HYBRID, REPLICAS = 1, 2, 4, 8
 NAMES = {
     "gpt": 0,
@@ -30,18 +36,14 @@ NAMES = {
 
 
 def refused(case: Case, *, kind: int) -> str | None:
-    own = case.micro_batches * case.dp == len(case.rows)
-    one = case.micro_batches == 1 and case.dp == 1
-    computes = {
-        "token-mean": kind & PER_TOKEN or one,
-        "micro-mean": not kind & PER_TOKEN or one,
-        "row-mean": len(case.rows) == 1 or (not kind & PER_TOKEN and own),
-    }
-    return around(case) or first(
+    """Refuse what an entry with these flags cannot run."""
+    average = whole if kind & PER_TOKEN else micro_batches
+    averages_otherwise = not averages_as_requested(case, average)
+    return every_wiring(case) or first(
         case.dtype != "fp32" and f"dtype={case.dtype}: its losses and rotations are in fp32",
         case.window is not None and f"window={case.window}: attention is ours, and has none",
         case.checkpoint and "checkpoint=1: it forks random states of CUDA",
-        not computes[case.loss] and f"loss={case.loss}: it averages over other tokens",
+        averages_otherwise and f"loss={case.loss}: it averages over other tokens",
         bool(kind & AHEAD) and case.layers > 1 and f"layers={case.layers}: a depth has one",
         bool(kind & AHEAD)
         and not kind & PER_TOKEN

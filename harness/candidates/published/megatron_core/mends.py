@@ -1,7 +1,7 @@
 """The release without each of its listed bugs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,12 +10,16 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.candidates.published.library import Mend
+from harness.candidates.published.wiring.mending import wrapped
 
 Roll = Callable[..., tuple[Tensor, Tensor]]
 
 
 def counted_over_ranks() -> AbstractContextManager[Any]:
-    """The count is that of all ranks of a sequence; a factor makes up for the mean over them."""
+    """While this lasts, the count is that of all ranks of a sequence.
+
+    A factor makes up for the mean over these ranks.
+    """
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import schedules
 
@@ -38,11 +42,11 @@ def counted_over_ranks() -> AbstractContextManager[Any]:
 
 
 def depth_counted_over_ranks() -> AbstractContextManager[Any]:
-    """A further depth's count is the mean of the counts of all ranks of a sequence."""
+    """While this lasts, a further depth's count is the mean of all counts of a sequence."""
 
     def counting(released: Roll) -> Roll:
-        def roll(tensor: Tensor, *, cp_group: Any, **named: Any) -> tuple[Tensor, Tensor]:
-            rolled, count = released(tensor, cp_group=cp_group, **named)
+        def roll(tensor: Tensor, *, cp_group: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            rolled, count = released(tensor, cp_group=cp_group, **kwargs)
             dist.all_reduce(count, group=cp_group)
             return rolled, count / cp_group.size()
 
@@ -52,11 +56,11 @@ def depth_counted_over_ranks() -> AbstractContextManager[Any]:
 
 
 def depth_without_targets() -> AbstractContextManager[Any]:
-    """A further depth has a loss of zero where it has no target."""
+    """While this lasts, a further depth without targets has a loss of zero."""
 
     def clamping(released: Roll) -> Roll:
-        def roll(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
-            rolled, count = released(*given, **named)
+        def roll(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            rolled, count = released(*args, **kwargs)
             return rolled, count + (count == 0)
 
         return roll
@@ -64,14 +68,14 @@ def depth_without_targets() -> AbstractContextManager[Any]:
     return _rolling(clamping, blocks=False)
 
 
-def rolled_by_what_was_cut() -> AbstractContextManager[Any]:
-    """A pack is rolled by the lengths by which it was cut."""
+def rolled_by_padded_lengths() -> AbstractContextManager[Any]:
+    """While this lasts, a pack is rolled by the same lengths by which it was cut."""
 
     def padding(released: Roll) -> Roll:
-        def roll(*given: Any, packed_seq_params: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        def roll(*args: Any, packed_seq_params: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             ends = packed_seq_params.cu_seqlens_q_padded
-            told = replace(packed_seq_params, cu_seqlens_q=ends)
-            return released(*given, packed_seq_params=told, **named)
+            params = replace(packed_seq_params, cu_seqlens_q=ends)
+            return released(*args, packed_seq_params=params, **kwargs)
 
         return roll
 
@@ -79,16 +83,16 @@ def rolled_by_what_was_cut() -> AbstractContextManager[Any]:
 
 
 def rolled_over_the_ranks_of_a_row() -> AbstractContextManager[Any]:
-    """A row is rolled over the ranks that share it."""
+    """While this lasts, a row is rolled over the ranks that share it."""
 
     def choosing(released: Roll) -> Roll:
         def roll(
-            *given: Any, cp_group: Any, packed_seq_params: Any, **named: Any
+            *args: Any, cp_group: Any, packed_seq_params: Any, **kwargs: Any
         ) -> tuple[Tensor, Tensor]:
             if packed_seq_params.local_cp_size is not None:
                 cp_group = packed_seq_params.cp_group
             return released(
-                *given, cp_group=cp_group, packed_seq_params=packed_seq_params, **named
+                *args, cp_group=cp_group, packed_seq_params=packed_seq_params, **kwargs
             )
 
         return roll
@@ -97,7 +101,7 @@ def rolled_over_the_ranks_of_a_row() -> AbstractContextManager[Any]:
 
 
 def alone_in_a_group() -> AbstractContextManager[Any]:
-    """A row that one rank has alone has a group of one."""
+    """While this lasts, a row on one rank has a group of one."""
     from megatron.core import utils
 
     from harness.candidates.published.megatron_core import groups
@@ -105,34 +109,30 @@ def alone_in_a_group() -> AbstractContextManager[Any]:
     released = utils.get_batch_on_this_hybrid_cp_rank
 
     def cut(row: Any, size: int) -> Any:
-        batch, told = released(row, size)
-        return batch, replace(told, cp_group=groups.alone()) if size == 1 else told
+        batch, params = released(row, size)
+        return batch, replace(params, cp_group=groups.alone()) if size == 1 else params
 
     return patch.object(utils, "get_batch_on_this_hybrid_cp_rank", cut)
 
 
 @contextmanager
 def _rolling(wrap: Callable[[Roll], Roll], *, blocks: bool = True) -> Iterator[None]:
-    """Wrap the rolling of labels and masks, and with `blocks` of a further depth's inputs."""
+    """While this lasts, wrap the rolling of labels, masks and, if `blocks`, a depth's inputs."""
     from megatron.core.models.gpt import gpt_model
     from megatron.core.transformer import multi_token_prediction
 
     owners = (gpt_model, multi_token_prediction) if blocks else (gpt_model,)
-    before = [owner.roll_tensor for owner in owners]
-    for owner, released in zip(owners, before, strict=True):
-        owner.roll_tensor = wrap(released)
-    try:
+    with ExitStack() as patches:
+        for owner in owners:
+            patches.enter_context(wrapped(owner, "roll_tensor", wrap))
         yield
-    finally:
-        for owner, released in zip(owners, before, strict=True):
-            owner.roll_tensor = released
 
 
 MENDS: dict[str, Mend] = {
     "mean-of-shard-means": counted_over_ranks,
     "mtp-mean-of-shard-means": depth_counted_over_ranks,
     "mtp-nan-without-targets": depth_without_targets,
-    "mtp-packed-rolled-by-true-lengths": rolled_by_what_was_cut,
+    "mtp-packed-rolled-by-true-lengths": rolled_by_padded_lengths,
     "mtp-rolled-over-other-ranks": rolled_over_the_ranks_of_a_row,
     "hybrid-rotary-of-static-group": alone_in_a_group,
 }

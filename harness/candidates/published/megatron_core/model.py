@@ -24,7 +24,7 @@ from harness.reference.weights import TORCH_DTYPES, seeded_weights
 
 
 def config_of(case: Case, *, per_token: bool, **more: Any) -> TransformerConfig:
-    """The config that a training script makes of its arguments."""
+    """Return the config that a training script makes from its arguments."""
     return TransformerConfig(
         num_layers=case.layers,
         hidden_size=case.heads * case.head_dim,
@@ -55,7 +55,7 @@ def config_of(case: Case, *, per_token: bool, **more: Any) -> TransformerConfig:
 
 
 def build(case: Case, config: TransformerConfig, groups: ProcessGroupCollection) -> GPTModel:
-    """A GPT of the local spec with our attention; a further depth takes embeddings unnormed."""
+    """Return a GPT of the local spec with our attention; a depth does not norm embeddings."""
     spec = get_gpt_layer_local_spec(
         qk_layernorm=config.qk_layernorm, normalization=config.normalization
     )
@@ -77,7 +77,7 @@ def build(case: Case, config: TransformerConfig, groups: ProcessGroupCollection)
 
 
 def load(model: GPTModel, case: Case) -> None:
-    """Give every part the case's weights; a further depth gets those of the only decoder layer."""
+    """Load the case's weights; a further depth gets those of the only decoder layer."""
     weights = seeded_weights(case, TORCH_DTYPES[case.dtype])
     with torch.no_grad():
         for depth in model.mtp.layers if model.mtp_process else []:
@@ -85,7 +85,7 @@ def load(model: GPTModel, case: Case) -> None:
             depth.hnorm.weight.fill_(1)
             # The projection keeps the embedding of the token ahead and drops the hidden state.
             depth.eh_proj.weight.copy_(torch.eye(width, 2 * width))
-            # A case has no weights for these: they stay as they are.
+            # A case has no weights for these, so they stay as they are.
             for part in (model.decoder, depth.hnorm, depth.eh_proj):
                 part.requires_grad_(False)
             for name, view in views(model, case, ahead=False):
@@ -95,19 +95,19 @@ def load(model: GPTModel, case: Case) -> None:
 
 
 def gradients(model: GPTModel, case: Case) -> Iterator[tuple[str, Tensor]]:
-    """The gradients that an optimizer sees, by our names."""
+    """Yield the gradients that an optimizer sees, by our names."""
     shapes = {name: weight.shape for name, weight in seeded_weights(case, torch.float32).items()}
-    for name, view in views(model, case, ahead=model.mtp_process, what="main_grad"):
+    for name, view in views(model, case, ahead=model.mtp_process, attribute="main_grad"):
         yield name, view.reshape(shapes[name])
 
 
 def views(
-    model: GPTModel, case: Case, *, ahead: bool, what: str = "data"
+    model: GPTModel, case: Case, *, ahead: bool, attribute: str = "data"
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each of our parameters inside of theirs: the value, or another attribute."""
+    """Yield each of our parameters as a view of the library's: its value, or another attribute."""
 
     def of(module: nn.Module, name: str = "weight") -> Tensor:
-        tensor: Tensor = getattr(getattr(module, name), what)
+        tensor: Tensor = getattr(getattr(module, name), attribute)
         return tensor
 
     yield "embed", of(model.embedding.word_embeddings)
@@ -125,7 +125,7 @@ def _of_layer(layer: Any, case: Case, of: Any) -> Iterator[tuple[str, Tensor]]:
     yield "attn_norm", of(layer.input_layernorm)
     for name, kind in (("weight", ""), ("bias", "_bias")):
         if name == "weight" or case.model == "qwen2":
-            # Group by group: its queries' heads, then one of keys and one of values.
+            # Each group has its heads of queries, then one of keys and one of values.
             fused = of(attention.linear_qkv, name)
             groups_G = fused.view(case.kv_heads, -1, case.head_dim, *fused.shape[1:])
             yield f"q{kind}", groups_G[:, :-2]

@@ -1,4 +1,4 @@
-"""A training step as Megatron-LM's loop takes one: schedule, loss, data parallelism."""
+"""Training steps as in Megatron-LM's loop: schedule, loss and data parallelism."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.megatron_core import groups, hybrid, library, model
-from harness.candidates.published.megatron_core.attention import Seat
+from harness.candidates.published.megatron_core.attention import Current
 from harness.candidates.published.megatron_core.watch import watch
 from harness.candidates.published.wiring.gradients import steps, total
 from harness.candidates.published.wiring.rows import micro_batches
@@ -23,13 +23,13 @@ from harness.case import Case
 
 library.install()
 
-# cut(micro-batch, rank, ahead=) -> this rank's part, and what the library is told of a pack.
+# cut(micro-batch, rank, ahead=) -> this rank's part, and the library's parameters of a pack.
 Cut = Callable[..., tuple[dict[str, Tensor], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user of Megatron-LM sets."""
+    """Options of a user of Megatron-LM."""
 
     cut: Cut
     # calculate_per_token_loss
@@ -46,7 +46,7 @@ class Options:
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, options: Options) -> None:
-    """Every step of the case."""
+    """Run every step of the case."""
     with library.OnCpu():
         _step(case, rank, emit, options)
 
@@ -73,9 +73,10 @@ def _step(case: Case, rank: Rank, emit: Emit, options: Options) -> None:
     config.finalize_model_grads_func = finalize_model_grads
     watch(gpt, ahead=options.ahead)
     parameters = {name: each for name, each in gpt.named_parameters() if each.requires_grad}
-    for say in steps(case, parameters, emit):
-        Seat.emit = staticmethod(real(say) if options.ahead or options.hybrid else say)
-        Seat.losses = []
+    for step_emit in steps(case, parameters, emit):
+        has_more_padding = options.ahead or options.hybrid
+        Current.emit = staticmethod(real_only(step_emit) if has_more_padding else step_emit)
+        Current.losses = []
         wrapped.zero_grad_buffer()
         reports = forward_backward_no_pipelining(
             forward_step_func=partial(forward_step, rank=rank, options=options),
@@ -93,28 +94,28 @@ def _step(case: Case, rank: Rank, emit: Emit, options: Options) -> None:
         for parameter in parameters.values():
             parameter.grad = parameter.main_grad
         emit_weights(reports, rank, options)
-        say("loss", logged(reports, rank, case, options))
+        step_emit("loss", logged(reports, rank, case, options))
         for name, gradient in model.gradients(gpt, case):
-            say(f"grad.{name}", gradient)
+            step_emit(f"grad.{name}", gradient)
 
 
-def real(say: Emit) -> Emit:
-    """Emit real tokens only: a token in front, or more ranks than share a row, add padding."""
+def real_only(emit: Emit) -> Emit:
+    """Return an emit without padding, of which a token in front or further ranks add more."""
 
-    def emit(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    def emit_real(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
         assert tokens is not None
-        say(key, tensor[tokens >= 0], tokens[tokens >= 0])
+        emit(key, tensor[tokens >= 0], tokens[tokens >= 0])
 
-    return emit
+    return emit_real
 
 
 def forward_step(
     batches: Iterator[Any], gpt: Any, *, rank: Rank, options: Options
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Any, ...]]]:
-    """A training script's step: the next micro-batch's output, and the function of its loss."""
+    """Run a training script's step -> the next micro-batch's output, and its loss function."""
     batch, packed = options.cut(next(batches), rank, ahead=options.ahead)
-    Seat.sequence_BL, Seat.place_BL = batch["sequence"], batch["place"]
-    Seat.numbers = batch["numbers"].flatten()
+    Current.sequence_BL, Current.position_BL = batch["sequence"], batch["place"]
+    Current.tokens = batch["numbers"].flatten()
     output = gpt(
         batch["tokens"],
         batch["position_ids"],
@@ -129,13 +130,14 @@ def forward_step(
 def loss_of(
     batch: dict[str, Tensor], output: Tensor, *, rank: Rank, options: Options
 ) -> tuple[Any, ...]:
-    """The sum of this rank's losses, their number, and both for the log."""
+    """Return the sum of this rank's losses, their number, and both for the log."""
     mask, counted = (batch[key].view(-1) for key in ("loss_mask", "counted"))
     loss = (output.view(-1).float() * mask).sum()
     count = mask.sum()
-    report = torch.stack(((Seat.losses[-1][0].detach().flatten() * counted).sum(), counted.sum()))
+    nll, _ = Current.losses[-1]
+    report = torch.stack(((nll.detach().flatten() * counted).sum(), counted.sum()))
     if options.ahead:
-        # The library adds the further depth's loss by itself.
+        # The library itself adds the further depth's loss.
         return loss * 0, count.int(), report
     if options.legacy:
         return loss / total(count, rank.sp).clamp(min=1), report
@@ -143,17 +145,17 @@ def loss_of(
 
 
 def emit_weights(reports: list[Tensor], rank: Rank, options: Options) -> None:
-    """Emit the gradient of each loss, scaled as gradients are when they are reduced."""
+    """Emit the gradient of each loss, scaled as the reduction scales gradients."""
     scale = torch.tensor(1 / rank.world.size())
     if options.per_token:
         scale = 1 / total(torch.stack(reports).sum(0), rank.world)[1].clamp(min=1)
-    for nll, numbers in Seat.losses:
+    for nll, tokens in Current.losses:
         assert nll.grad is not None
-        Seat.emit("weight", (nll.grad * scale).flatten(), numbers)
+        Current.emit("weight", (nll.grad * scale).flatten(), tokens)
 
 
 def logged(reports: list[Tensor], rank: Rank, case: Case, options: Options) -> Tensor:
-    """The mean over all tokens; or means of micro-batches, averaged over these and replicas."""
+    """Return the mean over all tokens, or the mean of the means of all micro-batches."""
     sums = torch.stack(reports)
     if options.per_token:
         loss, count = total(sums.sum(0), rank.world)
@@ -169,14 +171,14 @@ def logged(reports: list[Tensor], rank: Rank, case: Case, options: Options) -> T
 
 
 def as_replicas(case: Case, rank: Rank) -> tuple[Case, Rank]:
-    """Every rank loads rows of its own."""
+    """Return the case and rank in which every rank loads its own rows."""
     rank = replace(rank, dp_index=rank.index, sp_index=0, dp=rank.world, sp=groups.alone())
     return replace(case, dp=case.ranks, sp=1, micro_batches=1), rank
 
 
 def gather_shards(wrapped: DistributedDataParallel, rank: Rank) -> None:
-    """Gather gradients: each rank has summed its own shard only, which its optimizer updates."""
+    """Gather gradients: each rank has summed only its own shard, for its optimizer."""
     for buffer in wrapped.buffers:
         for bucket in buffer.buckets:
-            mine = bucket.grad_data.chunk(rank.world.size())[rank.world.rank()].clone()
-            dist.all_gather_into_tensor(bucket.grad_data, mine, group=rank.world)
+            shard = bucket.grad_data.chunk(rank.world.size())[rank.world.rank()].clone()
+            dist.all_gather_into_tensor(bucket.grad_data, shard, group=rank.world)

@@ -1,4 +1,4 @@
-"""A micro-batch as ms-swift's template collates it.
+"""Micro-batches as ms-swift's template collates them.
 
 Legend: B rows, S longest row.
 """
@@ -6,13 +6,10 @@ Legend: B rows, S longest row.
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from harness.candidates.published.wiring.rows import PADDING, Padded, all_targets
 from harness.case import Case
-
-IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +18,7 @@ class Batch:
 
     ids_BS: Tensor
     positions_BS: Tensor
+    # Not shifted: the loss shifts them.
     labels_BS: Tensor
     tokens_BS: Tensor
     # The mask of rows that are padded.
@@ -35,7 +33,7 @@ class Batch:
             return cls(
                 padded.ids_BS,
                 padded.positions_BS,
-                labels(padded.ids_BS, padded.targets_BS),
+                padded.labels,
                 padded.tokens_BS,
                 padded.attended_BS,
                 weights_BS,
@@ -44,14 +42,14 @@ class Batch:
         return cls(
             rows.ids_T[None],
             rows.positions_T[None],
-            labels(rows.ids_T, rows.targets_T)[None],
+            rows.labels[None],
             rows.tokens_T[None],
             None,
             None if weights_BS is None else weights_BS[padded.attended_BS.bool()][None],
         )
 
     def inputs(self) -> dict[str, Any]:
-        """Copies for a trainer, which takes some out and changes others."""
+        """Return copies for a trainer, which removes some and changes others."""
         inputs = {
             "input_ids": self.ids_BS,
             "labels": self.labels_BS,
@@ -61,25 +59,19 @@ class Batch:
         }
         return {name: value.clone() for name, value in inputs.items() if value is not None}
 
-    def split(self, sequence_parallel: Any, tokens_BS: Tensor) -> Tensor:
-        """Token numbers through the library's own padding and sharding."""
-        positions_BS = self.positions_BS
-        pad = sequence_parallel.pad
+    def own_tokens(self, sequence_parallel: Any) -> Tensor:
+        """Return this rank's token numbers, through the library's own padding and sharding."""
+        positions_BS, pad = self.positions_BS, sequence_parallel.pad
         tokens_BL: Tensor = sequence_parallel.split(
-            pad(tokens_BS, padding_value=PADDING, position_ids=positions_BS),
+            pad(self.tokens_BS, padding_value=PADDING, position_ids=positions_BS),
             dim=1,
             position_ids=pad(positions_BS, padding_value=-1, position_ids=positions_BS),
         )
         return tokens_BL
 
 
-def labels(ids: Tensor, targets: Tensor) -> Tensor:
-    """The ids of targets, not shifted: the loss shifts them."""
-    return torch.where(targets, ids, IGNORED)
-
-
 def weights(case: Case, padded: Padded) -> Tensor:
-    """One for each target, or such that every row counts the same."""
+    """Return one for each target, or weights with which every row counts the same."""
     targets_BS = padded.targets_BS.float()
     if case.loss != "row-mean":
         return targets_BS

@@ -27,7 +27,7 @@ def step(
     channel: bool = False,
     cross_entropy: bool = False,
 ) -> None:
-    """Train in one of the ways that options of the command line ask for."""
+    """Train with a combination of options of the command line."""
     model = huggingface.build(case, rank.device)
     if packed:
         blocks.install()
@@ -41,9 +41,9 @@ def step(
     trainer = Trainer(case, rank, model, packed=packed, channel=channel)
     loss_func = library.loss_by_name(trainer) if cross_entropy else None
     with prepared(case, rank, model, packed=packed):
-        for say in steps(case, parameters, emit):
-            items = trainer.items(batches)
-            losses = [trainer.step(batch, items, loss_func, say) for batch in batches]
+        for step_emit in steps(case, parameters, emit):
+            targets = trainer.count_targets(batches)
+            losses = [trainer.step(batch, targets, loss_func, step_emit) for batch in batches]
             reduce(parameters, rank.world, mean=True)
     if packed:
         flash.must_have_run()

@@ -1,4 +1,4 @@
-"""The parts of ms-swift that a step takes, without what its packages import beside them."""
+"""The parts of ms-swift that a step needs, without what its packages import beside them."""
 
 import logging
 import os
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import distributed as dist
 from torch import nn
@@ -21,41 +20,36 @@ bare_packages(
 )
 
 
-def _from(module: str, name: str, **given: Any) -> Any:
+def _lifted(module: str, name: str, **given: Any) -> Any:
     package, _, file = module.rpartition(".")
     return lifted(folder(package) / f"{file}.py", name, given)
 
 
-def _given(module: str, **names: Any) -> None:
+def _set_names(module: str, **names: Any) -> None:
     vars(sys.modules[module]).update(names)
 
 
-_TYPING = {name: getattr(sys.modules["typing"], name) for name in ("Any", "Dict", "List")}
-_TYPING |= {name: getattr(sys.modules["typing"], name) for name in ("Optional", "Tuple", "Union")}
-
 # Names that `swift.utils` has from modules that import modelscope, datasets and more.
-_given(
+_set_names(
     "swift.utils",
-    HfConfigFactory=_from(
+    HfConfigFactory=_lifted(
         "swift.utils.hf_config",
         "HfConfigFactory",
-        torch=torch,
         PretrainedConfig=PretrainedConfig,
-        deep_getattr=_from("swift.utils.utils", "deep_getattr"),
-        **_TYPING,
+        deep_getattr=_lifted("swift.utils.utils", "deep_getattr"),
     ),
-    get_cu_seqlens_from_position_ids=_from(
-        "swift.utils.transformers_utils", "get_cu_seqlens_from_position_ids", torch=torch
+    get_cu_seqlens_from_position_ids=_lifted(
+        "swift.utils.transformers_utils", "get_cu_seqlens_from_position_ids"
     ),
-    get_dist_setting=_from("swift.utils.env", "get_dist_setting", os=os, **_TYPING),
+    get_dist_setting=_lifted("swift.utils.env", "get_dist_setting", os=os),
     get_device=lambda: "cpu",
     get_current_device=lambda: "cpu",
     get_logger=lambda: logging.getLogger("ms_swift"),
 )
-# The model is neither wrapped nor of several modalities.
-_given("swift.model", get_llm_model=lambda model: model.model)
+# The model is not wrapped, and has one modality.
+_set_names("swift.model", get_llm_model=lambda model: model.model)
 # Base class of a data loader that is not used.
-_given("swift.dataloader", DataLoaderDispatcher=object)
+_set_names("swift.dataloader", DataLoaderDispatcher=object)
 
 import swift.sequence_parallel as package  # noqa: E402 - only now can it be imported
 
@@ -65,52 +59,45 @@ sequence_parallel: Any = package.sequence_parallel
 # The module that makes meshes; older releases have all of it in `ulysses`.
 meshes: ModuleType = sys.modules[SequenceParallel.__module__]
 
-per_token_loss_func_sp: FunctionType = _from(
+per_token_loss_func_sp: FunctionType = _lifted(
     "swift.trainers.utils",
     "per_token_loss_func_sp",
     os=os,
-    torch=torch,
     CrossEntropyLoss=nn.CrossEntropyLoss,
     ChunkedCrossEntropyLoss=package.ChunkedCrossEntropyLoss,
     GatherLoss=package.GatherLoss,
     sequence_parallel=sequence_parallel,
 )
-per_token_loss_func: FunctionType = _from(
-    "swift.trainers.utils", "per_token_loss_func", torch=torch, F=F
-)
+per_token_loss_func: FunctionType = _lifted("swift.trainers.utils", "per_token_loss_func", F=F)
 # Releases before 4.6.0 import the function there, when a loss of `--loss_type` is computed.
-_given("swift.trainers", per_token_loss_func=per_token_loss_func)
+_set_names("swift.trainers", per_token_loss_func=per_token_loss_func)
 
-compute_loss: Callable[..., Any] = _from(
+compute_loss: Callable[..., Any] = _lifted(
     "swift.trainers.seq2seq_trainer",
     "Seq2SeqTrainer.compute_loss",
-    torch=torch,
     dist=dist,
     sequence_parallel=sequence_parallel,
     per_token_loss_func=per_token_loss_func,
     per_token_loss_func_sp=per_token_loss_func_sp,
     is_peft_available=lambda: False,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES={},
-    Callable=Callable,
 )
-
-
-get_packed_seq_params: Callable[..., Any] = _from(
-    "swift.utils.transformers_utils", "get_packed_seq_params", torch=torch
+get_packed_seq_params: Callable[..., Any] = _lifted(
+    "swift.utils.transformers_utils", "get_packed_seq_params"
 )
 
 
 def compute_sft_loss() -> Callable[..., Any]:
-    """The loss of a text model's template; before 4.3 it is in the trainer itself."""
+    """Return the loss of a text model's template; before 4.3 it is in the trainer itself."""
     try:
-        method = _from("swift.template.base", "Template.compute_sft_loss", **_TYPING)
+        method = _lifted("swift.template.base", "Template.compute_sft_loss")
     except AttributeError:
         return lambda model, inputs, **_: model(**inputs)
-    return lambda *given, **named: method(None, *given, **named)
+    return lambda *args, **kwargs: method(None, *args, **kwargs)
 
 
 def loss_by_name(trainer: Any) -> Callable[..., Any]:
-    """What `--loss_type cross_entropy` puts in the place of the trainer's own loss."""
+    """Return the loss that `--loss_type cross_entropy` puts in the place of the trainer's own."""
     from swift.loss.causal_lm import CustomCrossEntropyLoss
 
     loss: Callable[..., Any] = CustomCrossEntropyLoss(trainer.args, trainer)
@@ -118,7 +105,7 @@ def loss_by_name(trainer: Any) -> Callable[..., Any]:
 
 
 def mean_metric(group: dist.ProcessGroup) -> Any:
-    """The metric that gathers the log of a channel."""
+    """Return the metric that gathers the log of a channel."""
     from swift.metrics.utils import MeanMetric
 
     return MeanMetric(device="cpu", group=group)

@@ -1,17 +1,16 @@
-"""What ms-swift, or its wiring, cannot do with a case."""
-
-from math import gcd
+"""Cases that ms-swift, or its wiring, cannot run."""
 
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
+from harness.candidates.published.wiring.limits import ulysses_ranks
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
-    """What every entry refuses."""
+    """Refuse what no entry runs."""
     return limits.transformers(case, (dtype,)) or limits.first(
-        not any(row.supervised() for row in case.rows)
+        not limits.has_targets(case)
         and "no target at all: the trainer divides by their number, also on one rank",
         case.loss == "micro-mean"
         and case.micro_batches > 1
@@ -23,14 +22,14 @@ def trainer(case: Case, dtype: str = "fp32") -> str | None:
 
 
 def token_mean(case: Case, dtype: str = "fp32") -> str | None:
-    """What entries that do not weigh tokens refuse."""
+    """Refuse what entries that do not weigh tokens cannot run."""
     return trainer(case, dtype) or limits.first(
         case.loss == "row-mean" and "loss=row-mean: only loss_scale weighs rows"
     )
 
 
 def plain(case: Case, dtype: str = "fp32") -> str | None:
-    """What entries that leave the loss on one rank to the model refuse."""
+    """Refuse what entries that leave the loss on one rank to the model cannot run."""
     return token_mean(case, dtype) or limits.first(
         case.sp == 1
         and not limits.all_have_targets(case)
@@ -39,7 +38,7 @@ def plain(case: Case, dtype: str = "fp32") -> str | None:
 
 
 def padded(case: Case) -> str | None:
-    """Rows in a table."""
+    """Refuse what cannot run with rows in a table."""
     return limits.first(
         case.kernel != "sdpa" and f"kernel={case.kernel}: attention is fused, which rounds more",
         ulysses_ranks(case) < case.sp
@@ -51,20 +50,15 @@ def padded(case: Case) -> str | None:
 
 
 def packed(case: Case) -> str | None:
-    """All rows of a micro-batch in one."""
+    """Refuse what cannot run with all rows of a micro-batch in one."""
     return limits.first(
         ulysses_ranks(case) < case.sp
         and f"kv_heads={case.kv_heads} sp={case.sp}: a ring, which is an entry of its own"
     )
 
 
-def ulysses_ranks(case: Case) -> int:
-    """Heads are dealt to so many ranks; a ring of such groups shares a sequence."""
-    return gcd(case.kv_heads, case.sp)
-
-
 def ring(case: Case) -> str | None:
-    """Groups that deal heads form a ring, each with a part of every row."""
+    """Refuse what is not a ring of groups that share heads."""
     return limits.first(
         case.sp > 1
         and ulysses_ranks(case) == case.sp
@@ -77,7 +71,7 @@ def ring(case: Case) -> str | None:
 
 
 def channel(case: Case) -> str | None:
-    """The mean of one channel is that of all tokens, in every micro-batch and replica."""
+    """Refuse what differs from a mean over all tokens in every micro-batch and replica."""
     return token_mean(case) or limits.first(
         case.loss == "micro-mean" and "loss=micro-mean: a channel is averaged over tokens",
         case.steps > 1 and "steps>1: a channel is averaged over the steps between two logs",
@@ -96,5 +90,5 @@ LIMITS: dict[str, Limit] = {
     "channel": lambda case: channel(case) or padded(case),
     "packed-channel": lambda case: channel(case) or packed(case),
 }
-# Only a ring makes groups of its own; all others are the harness's.
+# Only a ring makes groups of its own; other entries use the harness's.
 STATED = {**dict.fromkeys(LIMITS, "dtype=fp32"), "ring": f"dtype=bf16 {ALL_RANKS}"}

@@ -1,1 +1,1 @@
-"""NeMo Automodel: torch's ring, or packed rows over gathered keys, below its training recipe."""
+"""NeMo Automodel: its training recipe over torch's ring, or over gathered keys of packed rows."""

@@ -1,6 +1,6 @@
-"""Micro-batches as the library's collaters make them, and the numbers of their tokens beside them.
+"""Micro-batches as the library's collaters make them, with the numbers of their tokens.
 
-Legend: B rows, S longest row, T a stream.
+Legend: B rows, S longest row, T tokens of a stream.
 """
 
 from typing import Any
@@ -8,26 +8,24 @@ from typing import Any
 import torch
 from nemo_automodel.components.datasets.utils import default_collater, neat_packed_collater
 from torch import Tensor
-from torch.nn import functional as F
 
 from harness.candidates.published.nemo_automodel.recipe import NUMBERS, Batch
 from harness.candidates.published.wiring import limits
-from harness.candidates.published.wiring.decoder import IGNORED
 from harness.candidates.published.wiring.packages import folder, lifted
-from harness.candidates.published.wiring.rows import Padded
+from harness.candidates.published.wiring.rows import IGNORED, Padded, shifted
 from harness.case import Case
 
 pack = lifted(
     folder("nemo_automodel.components.datasets.llm") / "neat_packing.py",
     "_build_packed_sample",
-    {"CROSS_ENTROPY_IGNORE_IDX": IGNORED, "torch": torch},
+    {"CROSS_ENTROPY_IGNORE_IDX": IGNORED},
 )
 
 
 def padded(case: Case, rows: Padded) -> Batch:
-    """Rows in a table."""
+    """Return rows in a table."""
     if not rows.attended_BS[:, 0].all():
-        # As a user's own collater, for the library's pads behind; it says where rows begin.
+        # As a user's own collater, because the library's pads behind; it gives positions.
         return columns(rows) | {
             "position_ids": rows.positions_BS,
             "padding_mask": ~rows.attended_BS.bool(),
@@ -39,7 +37,7 @@ def padded(case: Case, rows: Padded) -> Batch:
 
 
 def packed(case: Case, rows: Padded) -> Batch:
-    """One stream, as `packing_strategy: neat` makes it, as long as the longest of the case."""
+    """Return one stream by `packing_strategy: neat`, as long as the longest of the case."""
     size = max(sum(map(len, each)) for each in limits.rows_by_micro_batch(case))
     samples = examples(rows)
     numbers_T = [number for sample in samples for number in sample[NUMBERS]]
@@ -49,20 +47,17 @@ def packed(case: Case, rows: Padded) -> Batch:
 
 
 def columns(rows: Padded) -> dict[str, Tensor]:
-    """A table as the library's datasets have it: labels moved up by one, none at a row's end."""
-    ids_BS, real_BS = rows.ids_BS, rows.attended_BS.bool()
-    labels_BS = F.pad(ids_BS.masked_fill(~rows.targets_BS, IGNORED)[:, 1:], (0, 1), value=IGNORED)
-    # Where a row ends before the table does, the next column is padding.
+    """Return a table as the library's datasets have it, with shifted labels."""
     return {
-        "input_ids": ids_BS,
-        "labels": labels_BS.masked_fill(~real_BS, IGNORED),
+        "input_ids": rows.ids_BS,
+        "labels": shifted(rows.labels),
         "attention_mask": rows.attended_BS,
         NUMBERS: rows.tokens_BS + 1,
     }
 
 
 def examples(rows: Padded) -> list[dict[str, Any]]:
-    """Each row by itself, as a data set has it."""
+    """Return each row by itself, as a data set has it."""
     table = columns(rows)
     return [
         {key: column[b][real].tolist() for key, column in table.items()}

@@ -1,9 +1,8 @@
-"""NeMo Automodel's training step on its own models, and on those of transformers."""
+"""Steps of NeMo Automodel on its own models, and on those of transformers."""
 
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from nemo_automodel.components.loss.chunked_ce import ChunkedCrossEntropy
 from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
 from torch import nn
@@ -14,15 +13,20 @@ from harness.candidates.published.library import Step
 from harness.candidates.published.nemo_automodel import batches, owned
 from harness.candidates.published.nemo_automodel.mesh import Mesh, mesh
 from harness.candidates.published.nemo_automodel.model import (
-    Watch,
+    EmittingModel,
     attach_ring,
     built,
     parameters,
     sharded,
 )
-from harness.candidates.published.nemo_automodel.recipe import Batch, recipe, trained, validated
+from harness.candidates.published.nemo_automodel.recipe import (
+    Batch,
+    recipe,
+    trained_loss,
+    validated_loss,
+)
 from harness.candidates.published.wiring import ring_on_cpu
-from harness.candidates.published.wiring.gradients import steps
+from harness.candidates.published.wiring.gradients import emit_gradients, silent, steps
 from harness.candidates.published.wiring.rows import Padded, micro_batches
 from harness.case import Case
 
@@ -43,43 +47,38 @@ def step(
     defer: bool = True,
     validate: bool = False,
 ) -> None:
-    """Every step of the case; `prepare` gives a model a sharder of its own."""
+    """Run every step of the case; `prepare` gives the model its own way to cut a batch."""
     axes = mesh(case, rank, hybrid=hybrid)
     model = sharded(built(case, rank, own=own), case, axes)
     attach_ring(model, axes, compiled=compiled)
-    # A linear loss asks for the last logits only; a model that cuts embeddings has all ids.
+    # A linear loss needs only the last logits; a model that cuts embeddings has all ids.
     hidden = () if loss is MaskedCrossEntropy else ("logits",)
-    whole = ("ids", "embed") if prepare else ()
-    watch = Watch(model, case, hidden=(*hidden, *whole))
+    of_all_ranks = ("ids", "embed") if prepare else ()
+    emitting = EmittingModel(model, case, hidden=(*hidden, *of_all_ranks))
     if prepare is not None:
         prepare(model, axes)
-    named = parameters(model, case)
-    itself = recipe(rank, model, watch.loss(loss()), axes, case.pad_id, defer=defer)
+    named_parameters = parameters(model, case)
+    released = recipe(rank, model, emitting.loss(loss()), axes, case.pad_id, defer=defer)
 
-    def data() -> list[Batch]:
+    def batches_of_step() -> list[Batch]:
         return [collate(case, rows) for rows in micro_batches(case, rank)]
 
-    for say in steps(case, named, emit):
-        watch.emit = say
-        logged = trained(itself, data())
+    for step_emit in steps(case, named_parameters, emit):
+        emitting.emit = step_emit
+        logged = trained_loss(released, batches_of_step())
         if validate:
-            watch.emit = lambda *_: None
-            logged = validated(itself, data())
+            emitting.emit = silent
+            logged = validated_loss(released, batches_of_step())
     emit("loss", logged)
-    for name, parameter in named.items():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        # Under FSDP each rank has a part.
-        emit(
-            f"grad.{name}",
-            gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient,
-        )
+    emit_gradients(named_parameters, emit)
 
 
 def with_flash(case: Case, rank: Rank, emit: Emit, *, exchange: str) -> None:
-    owned.believe_in_a_gpu()
+    """Run packed rows with the kernel `flash`."""
+    owned.pretend_to_have_a_gpu()
     packing = partial(owned.packed, kernel="flash", exchange=exchange)
     step(case, rank, emit, collate=batches.packed, prepare=packing)
-    # The last ranks may have nothing but padding, which is not attended.
+    # The last ranks may have only padding, which attends to nothing.
     if case.sp > 1 and rank.sp_index == 0:
         flash.must_have_run()
 

@@ -1,23 +1,20 @@
-"""What each entry refuses."""
+"""Cases that each entry refuses."""
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring.averages import other_average, whole
 from harness.candidates.published.wiring.limits import dealt, first, transformers
 from harness.case import Case
 
 
 def counted(case: Case) -> str | None:
-    """Its step divides by the targets of all micro-batches of all replicas."""
-    parts = case.dp * case.micro_batches
-    same = case.loss == "token-mean" or (
-        parts == 1 if case.loss == "micro-mean" else len(case.rows) == 1
-    )
-    return transformers(case) or first(
-        not same and f"loss={case.loss}: it averages over the targets of all ranks"
+    """Refuse losses other than a mean over the targets of all micro-batches and replicas."""
+    return transformers(case) or other_average(
+        case, whole, "it averages over the targets of all ranks"
     )
 
 
 def packed(case: Case) -> str | None:
-    """What entries of packed rows refuse: their ranks exchange keys."""
+    """Refuse packed rows whose ranks would share nothing, and windows."""
     streams = [
         [sum(len(case.rows[row]) for row in rows) for rows in dealt(case, replica)]
         for replica in range(case.dp)

@@ -1,20 +1,20 @@
-"""The groups of a case, by the names that the library has for the axes of its mesh."""
+"""The groups of a case, by the library's names for the axes of its mesh."""
 
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.protocol import Rank
+from harness.candidates.published.wiring import meshes
 from harness.case import Case
 
 SHARDED, REPLICATED = "dp_shard_cp", "dp_replicate"
 
 
 class Mesh(dict[Any, Any]):
-    """Stands in for the mesh of the recipe's setup, which makes groups of its own."""
+    """A stand-in for the mesh of the recipe's setup, which would make groups of its own."""
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -26,13 +26,13 @@ class Mesh(dict[Any, Any]):
 
 
 def mesh(case: Case, rank: Rank, *, hybrid: bool = False) -> Mesh:
-    """`dp_replicate_size` is 1, or with `hybrid` all of dp."""
+    """Return the mesh of a case; `dp_replicate_size` is 1, or with `hybrid` all of dp."""
 
     def line(group: dist.ProcessGroup, name: str) -> DeviceMesh:
         return DeviceMesh.from_group(group, rank.device.type, mesh_dim_names=(name,))
 
     alone: Any = SimpleNamespace(size=lambda: 1)
-    found = Mesh(
+    axes = Mesh(
         cp=line(rank.sp, "cp"),
         dp=line(rank.dp, "dp"),
         dp_cp=line(rank.world, "dp_cp"),
@@ -42,14 +42,8 @@ def mesh(case: Case, rank: Rank, *, hybrid: bool = False) -> Mesh:
         dp_shard_cp=line(rank.world, SHARDED),
     )
     if hybrid and case.dp > 1:
-        ranks = torch.tensor(dist.get_process_group_ranks(rank.world)).view(case.dp, case.sp)
-        both = DeviceMesh.from_group(
-            [rank.dp, rank.sp],
-            rank.device.type,
-            mesh=ranks,
-            mesh_dim_names=(REPLICATED, SHARDED),
-        )
-        found[REPLICATED] = line(rank.dp, REPLICATED)
-        # The second axis has another name where no ranks share a sequence.
-        found[REPLICATED, SHARDED] = found[REPLICATED, "dp_shard"] = both
-    return found
+        both = meshes.mesh(case, rank, (REPLICATED, SHARDED))
+        axes[REPLICATED] = line(rank.dp, REPLICATED)
+        # The second axis has another name if no ranks share a sequence.
+        axes[REPLICATED, SHARDED] = axes[REPLICATED, "dp_shard"] = both
+    return axes

@@ -1,6 +1,6 @@
-"""The models of a case, as the library builds and shards them, and what they tell.
+"""The models of a case, as the library builds and shards them; they emit what they compute.
 
-Legend: B rows, S a rank's part of them, V vocabulary.
+Legend: B rows, S tokens of a row on this rank, V vocabulary.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from nemo_automodel.components.distributed.model_parallelizer import (
     get_model_parallelizer,
 )
 from nemo_automodel.components.models.common import BackendConfig
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.nn import functional as F
 
@@ -27,21 +27,22 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.nemo_automodel.mesh import Mesh
 from harness.candidates.published.nemo_automodel.recipe import NUMBERS
+from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses, without
 from harness.candidates.published.wiring.gradients import silent
 from harness.case import Case
 
 logging.getLogger("nemo_automodel").setLevel(logging.ERROR)
-# Its norm is compiled, and rounds the same if it is not.
+# The library compiles its norm, which rounds the same without.
 torch._dynamo.config.disable = True
 
 
 def built(case: Case, rank: Rank, *, own: bool) -> nn.Module:
-    """A model of the library's registry, or of transformers if it has none or `own` is off."""
+    """Return a model of the library's registry, or of transformers if it has none or not `own`."""
     # The library itself adds activation checkpointing.
     plain = replace(case, checkpoint=False)
     if not own or case.window is not None:
-        theirs: nn.Module = huggingface.build(plain, rank.device)
-        return theirs
+        of_transformers: nn.Module = huggingface.build(plain, rank.device)
+        return of_transformers
     module = importlib.import_module(f"nemo_automodel.components.models.{case.model}.model")
     backend = BackendConfig(
         attn="sdpa", linear="torch", rms_norm="torch_fp32", rope="torch", rope_fusion=False
@@ -54,7 +55,7 @@ def built(case: Case, rank: Rank, *, own: bool) -> nn.Module:
 
 
 def sharded(model: Any, case: Case, mesh: Mesh) -> nn.Module:
-    """Under FSDP2 and activation checkpointing, as `parallelize_model` puts it there."""
+    """Wrap the model in FSDP2 and activation checkpointing, as `parallelize_model` does."""
     context: Any = SimpleNamespace(
         strategy_config=FSDP2Config(
             mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -66,16 +67,16 @@ def sharded(model: Any, case: Case, mesh: Mesh) -> nn.Module:
     model = _parallelize_fsdp2(model, context, parallelizer=get_model_parallelizer(model))
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # gloo has no average, so FSDP divides a sum.
+            # gloo has no average; so FSDP sums and divides.
             module.set_force_sum_reduction_for_comms(True)
-    # The recipe asks only this of what a model supports.
+    # The recipe reads only this switch of a model's features.
     model.supports = SimpleNamespace(mtp_enabled=False)
-    whole: nn.Module = model
-    return whole
+    wrapped: nn.Module = model
+    return wrapped
 
 
 def parameters(model: nn.Module, case: Case) -> dict[str, nn.Parameter]:
-    """Parameters by our names, also where a wrapper is around a module."""
+    """Return parameters by our names, also of modules in a wrapper."""
     plain = SimpleNamespace(
         named_parameters=lambda: [
             (name.replace("_checkpoint_wrapped_module.", ""), parameter)
@@ -86,7 +87,7 @@ def parameters(model: nn.Module, case: Case) -> dict[str, nn.Parameter]:
 
 
 def attach_ring(model: nn.Module, mesh: Mesh, *, compiled: bool) -> None:
-    """Attach the hooks of a model on sdpa, and with `compiled` the further ones."""
+    """Attach the hooks of a model on sdpa; if `compiled`, also those at the call."""
     if mesh["cp"].size() > 1:
         context_parallel.attach_context_parallel_hooks(model)
         if compiled:
@@ -94,7 +95,7 @@ def attach_ring(model: nn.Module, mesh: Mesh, *, compiled: bool) -> None:
 
 
 def unwrapped(model: Any) -> Any:
-    """The modules that are watched, without what activation checkpointing puts around them."""
+    """Return the modules to be watched, without the wrappers of activation checkpointing."""
     layers = [
         SimpleNamespace(
             self_attn=getattr(layer.self_attn, "_checkpoint_wrapped_module", layer.self_attn),
@@ -106,45 +107,42 @@ def unwrapped(model: Any) -> Any:
     return SimpleNamespace(model=inner, lm_head=model.lm_head)
 
 
-class Watch:
-    """Sends on what a forward and its loss compute, with the numbers that came with the batch."""
+class EmittingModel:
+    """Hooks on a model and its loss, which emit what these compute.
+
+    Token numbers come with the batch. Keys in `hidden` are not of this rank's tokens.
+    """
 
     def __init__(self, model: nn.Module, case: Case, *, hidden: tuple[str, ...]) -> None:
         self.model, self.case = model, case
-        # Keys of tensors that are not of this rank's tokens.
         self.hidden = hidden
         self.emit: Emit = silent
         self.tokens = torch.empty(0)
-        self._forward = ExitStack()
+        self._during_forward = ExitStack()
         model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
-        model.register_forward_hook(lambda *_: self._forward.close())
+        model.register_forward_hook(lambda *_: self._during_forward.close())
 
-    def _before(self, _: nn.Module, given: Any, named: dict[str, Any]) -> tuple[Any, Any]:
-        self.tokens = named.pop(NUMBERS).flatten() - 1
-        for key, theirs in (("ids", "input_ids"), ("positions", "position_ids")):
-            if named.get(theirs) is not None:
-                self._tell(key, named[theirs].flatten(), self.tokens)
-        seen = unwrapped(self.model)
-        self._forward.enter_context(huggingface.watched(seen, self.case, self._tell, self.tokens))
-        return given, named
-
-    def _tell(self, key: str, tensor: Tensor, tokens: Tensor) -> None:
-        if key not in self.hidden:
-            self.emit(key, tensor, tokens)
+    def _before(self, _: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        self.tokens = kwargs.pop(NUMBERS).flatten() - 1
+        emit = without(self.emit, *self.hidden)
+        emit_inputs(emit, kwargs, self.tokens)
+        self._during_forward.enter_context(
+            huggingface.watched(unwrapped(self.model), self.case, emit, self.tokens)
+        )
+        return args, kwargs
 
     def loss(self, criterion: nn.Module) -> nn.Module:
-        """The loss module, which emits each token's loss before it computes."""
+        """Return the loss module, which now emits each token's loss before it computes."""
         criterion.register_forward_pre_hook(self._before_loss, with_kwargs=True)
         return criterion
 
-    def _before_loss(self, _: nn.Module, __: Any, named: dict[str, Any]) -> None:
-        labels = named["labels"].flatten()
+    def _before_loss(self, _: nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
+        labels = kwargs["labels"].flatten()
         with torch.no_grad():
             logits_BSV = (
-                named["logits"]
-                if "logits" in named
-                else F.linear(named["hidden_states"], named["lm_weight"])
+                kwargs["logits"]
+                if "logits" in kwargs
+                else F.linear(kwargs["hidden_states"], kwargs["lm_weight"])
             )
             nll = F.cross_entropy(logits_BSV.flatten(0, -2).float(), labels, reduction="none")
-        self.emit("labels", labels, self.tokens)
-        self.emit("nll", nll, self.tokens)
+        emit_losses(self.emit, nll, labels, self.tokens)

@@ -1,4 +1,4 @@
-"""The step of `TrainFinetuneRecipeForNextTokenPrediction`, without what it sets up before one."""
+"""The step of `TrainFinetuneRecipeForNextTokenPrediction`, without the setup before it."""
 
 import gc
 from contextlib import nullcontext
@@ -38,18 +38,18 @@ BASE = (
     "_set_moe_aux_loss_backward_scale",
 )
 STEP = ("_forward_backward_step", "_run_train_optim_step", "_run_validation_epoch")
-# Key of a batch that the recipe does not know: numbers of tokens, plus one, for padding is zero.
+# A key of ours in a batch: token numbers, plus one because padding is zero.
 NUMBERS = "harness_numbers"
 
 
 def sharder(model: nn.Module, mesh: Mesh, batch: Batch, **options: Any) -> ContextParallelSharder:
-    """The library's sharder, which cuts token numbers as it cuts the ids beside them."""
-    beside = {NUMBERS: 1} if NUMBERS in batch else None
-    return ContextParallelSharder(model, mesh, batch, extra_seq_buffers=beside, **options)
+    """Return the library's sharder, which also cuts the token numbers."""
+    buffers = {NUMBERS: 1} if NUMBERS in batch else None
+    return ContextParallelSharder(model, mesh, batch, extra_seq_buffers=buffers, **options)
 
 
 class Optimizer:
-    """Does nothing: steps are taken outside."""
+    """An optimizer that does nothing, because the caller updates the weights."""
 
     param_groups = ({"lr": 0.0},)
 
@@ -63,9 +63,9 @@ class Optimizer:
 def recipe(
     rank: Rank, model: nn.Module, loss: nn.Module, mesh: Mesh, pad_id: int, *, defer: bool
 ) -> Any:
-    """A recipe with only what the released methods read."""
-    itself = type("Recipe", (), released())()
-    vars(itself).update(
+    """Return a recipe with only what the released methods read."""
+    instance = type("Recipe", (), released_methods())()
+    vars(instance).update(
         cfg=SimpleNamespace(get=lambda _, default=None: default),
         checkpointer=SimpleNamespace(maybe_wait_for_staging=lambda: None),
         device_mesh=mesh,
@@ -83,20 +83,18 @@ def recipe(
         timestamp=0.0,
         tokenizer=SimpleNamespace(pad_token_id=pad_id),
     )
-    return itself
+    return instance
 
 
-def released() -> dict[str, Any]:
-    """The recipe's methods, word for word, over the library's own functions."""
-    place = folder("nemo_automodel.recipes")
+def released_methods() -> dict[str, Any]:
+    """Return the recipe's methods, word for word, over the library's own functions."""
+    recipes = folder("nemo_automodel.recipes")
     base = {
         "MoEAuxLossAutoScaler": MoEAuxLossAutoScaler,
         "dist": dist,
         "get_flat_mesh": get_flat_mesh,
-        "torch": torch,
     }
     step = {
-        "Any": Any,
         "ChunkedCrossEntropy": ChunkedCrossEntropy,
         "ContextParallelSharder": sharder,
         "FSDP2Config": None,
@@ -120,31 +118,30 @@ def released() -> dict[str, Any]:
         "scale_grads_and_clip_grad_norm": training.scale_grads_and_clip_grad_norm,
         "synchronize_tp_replica_gradients": synchronize_tp_replica_gradients,
         "time": SimpleNamespace(perf_counter=count(1).__next__),
-        "torch": torch,
     }
-    ours = "TrainFinetuneRecipeForNextTokenPrediction"
+    finetuning = "TrainFinetuneRecipeForNextTokenPrediction"
     return {
-        name: lifted(place / path, f"{of}.{name}", given)
-        for path, of, names, given in (
+        name: lifted(recipes / path, f"{owner}.{name}", given)
+        for path, owner, names, given in (
             ("base_recipe.py", "BaseRecipe", BASE, base),
-            ("llm/train_ft.py", ours, STEP, step),
+            ("llm/train_ft.py", finetuning, STEP, step),
         )
         for name in names
     }
 
 
-def trained(itself: Any, batches: list[Batch]) -> Tensor:
-    """One step up to its gradients, and the loss of its log."""
-    sample = itself._run_train_optim_step(batches, None)
+def trained_loss(released: Any, batches: list[Batch]) -> Tensor:
+    """Run one step up to its gradients -> the loss of its log."""
+    sample = released._run_train_optim_step(batches, None)
     return torch.tensor(sample.metrics["loss"])
 
 
-def validated(itself: Any, batches: list[Batch]) -> Tensor:
-    """The loss that its validation logs."""
-    sample = itself._run_validation_epoch(batches)
-    (model,) = itself.model_parts
+def validated_loss(released: Any, batches: list[Batch]) -> Tensor:
+    """Run a validation -> the loss that it logs."""
+    sample = released._run_validation_epoch(batches)
+    (model,) = released.model_parts
     model.train()
-    # Steps are taken outside, after this: weights that FSDP has gathered would be old by then.
+    # The caller updates weights after this; those that FSDP has gathered would be outdated.
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

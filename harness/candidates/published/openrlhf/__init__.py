@@ -1,1 +1,1 @@
-"""OpenRLHF: rings of its SFT and PPO trainers."""
+"""OpenRLHF: the rings of its SFT and PPO trainers."""

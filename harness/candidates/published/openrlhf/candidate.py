@@ -1,4 +1,4 @@
-"""Steps of OpenRLHF's trainers, whose actor rings with ring-flash-attn."""
+"""Steps of OpenRLHF's trainers, whose actor uses the rings of ring-flash-attn."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from harness.case import Case
 
 
 def supervised(case: Case, rank: Rank, emit: Emit, *, stride: int = 1, mean: bool = False) -> None:
-    """`train_sft`, with one of the two losses that it logs."""
+    """Train as `train_sft`, with one of the two losses that it logs."""
     strategy = strategy_of(case, rank, stride=stride, **sft.arguments(case))
     engine = Engine(case, rank, huggingface.build(case, rank.device, FLASH))
     step(engine, strategy, sft.Trainer(engine, strategy, rank, mean=mean), emit)
@@ -31,9 +31,9 @@ def reinforced(
     kl: bool = False,
     logs: bool = False,
 ) -> None:
-    """The actor of `train_ppo_ray`."""
-    given = ppo.arguments(case, policy_loss=policy_loss, dynamic=dynamic, kl=kl)
-    strategy = strategy_of(case, rank, **given)
+    """Train the actor of `train_ppo_ray`."""
+    arguments = ppo.arguments(case, policy_loss=policy_loss, dynamic=dynamic, kl=kl)
+    strategy = strategy_of(case, rank, **arguments)
     engine = Engine(case, rank, huggingface.build(case, rank.device, FLASH))
     if dynamic:
         engine.accumulated = 1
@@ -41,15 +41,15 @@ def reinforced(
 
 
 def step(engine: Engine, strategy: Any, trainer: Any, emit: Emit) -> None:
-    """A trainer on micro-batches padded to tables, as a collator makes them."""
+    """Run a trainer on micro-batches padded to tables, as a collator makes them."""
     case, rank = engine.case, engine.rank
-    with library.on_a_cpu(), ring(strategy), engine.seen():
-        for say in steps(case, engine.named, emit):
-            engine.emit = say
+    with library.on_a_cpu(), ring(strategy), engine.emitting():
+        for step_emit in steps(case, engine.named_weights, emit):
+            engine.emit = step_emit
             loss = trainer.step(micro_batches(case, rank))
     flash.must_have_run()
     emit("loss", loss)
-    emit_gradients(engine.named, emit)
+    emit_gradients(engine.named_weights, emit)
 
 
 STEPS: dict[str, Step] = {

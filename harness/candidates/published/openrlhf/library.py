@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.machinery
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,7 +20,7 @@ from harness.candidates.published.wiring.packages import bare_packages, folder, 
 
 
 class Gather(torch.autograd.Function):
-    """`all_gather` of flash_attn.utils.distributed: backward sums over ranks and scatters."""
+    """The `all_gather` of flash_attn.utils.distributed; backward sums over ranks and scatters."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -32,23 +31,23 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        mine = gradient.new_empty(len(gradient) // ctx.group.size(), *gradient.shape[1:])
-        dist.reduce_scatter_tensor(mine, gradient.contiguous(), group=ctx.group)
-        return mine, None
+        own = gradient.new_empty(len(gradient) // ctx.group.size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        return own, None
 
 
-def module(name: str, **held: Any) -> ModuleType:
-    """A module of this name that holds the given names and no others."""
+def module(name: str, **names: Any) -> ModuleType:
+    """Return a module that holds these names and no others, and may have submodules."""
     made = ModuleType(name)
     made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     made.__path__ = []
-    vars(made).update(held)
+    vars(made).update(names)
     return made
 
 
 @contextmanager
-def in_place(*modules: ModuleType) -> Iterator[None]:
-    """Let these modules be imported meanwhile; afterwards they are gone."""
+def importable(*modules: ModuleType) -> Iterator[None]:
+    """While this lasts, let these modules be imported; at the end, remove them."""
     sys.modules.update({each.__name__: each for each in modules})
     try:
         yield
@@ -75,8 +74,8 @@ bare_packages(
     "openrlhf.trainer",
     "openrlhf.trainer.ppo_utils",
 )
-# Nothing of these is called without LoRA and ZeRO's leaves.
-with in_place(
+# Without LoRA and ZeRO's leaves, nothing in these is called.
+with importable(
     module("deepspeed"),
     module("peft", LoraConfig=None, TaskType=None, get_peft_model=None),
     module("peft.tuners"),
@@ -97,7 +96,7 @@ PPO = folder("openrlhf.trainer") / "ray" / "ppo_actor.py"
 
 
 def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
-    """The strategy's methods by name; their "all ranks" are the ranks of `world`."""
+    """Return the strategy's methods by name; their "all ranks" are the ranks of `world`."""
     given = {
         "Actor": actor.Actor,
         "dist": SimpleNamespace(
@@ -109,7 +108,6 @@ def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
         "nn": torch.nn,
         "optim": torch.optim,
         "set_ring_attn_group": ring.set_ring_attn_group,
-        "torch": torch,
     }
     names = (
         *("all_reduce", "backward", "get_grad_norm", "optimizer_step"),
@@ -119,9 +117,8 @@ def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
 
 
 def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
-    """`ppo_train` and `training_step`, with `loader` in the place of torch's DataLoader."""
+    """Return `ppo_train` and `training_step`, with `loader` in the place of torch's DataLoader."""
     given = {
-        **{name: getattr(typing, name) for name in ("Dict", "List", "Optional", "Union")},
         "DataLoader": loader,
         "Experience": experience.Experience,
         "aggregate_loss": losses.aggregate_loss,
@@ -130,7 +127,6 @@ def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
         "get_loss_batch_info": loss_utils.get_loss_batch_info,
         "iter_grad_accum_global_norm": loss_utils.iter_grad_accum_global_norm,
         "masked_mean": utils.masked_mean,
-        "torch": torch,
         "tqdm": import_module("tqdm").tqdm,
     }
     names = ("ppo_train", "training_step")
@@ -139,12 +135,12 @@ def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
 
 @contextmanager
 def on_a_cpu() -> Iterator[None]:
-    """While it lasts, the current CUDA device, to which tensors go, is the CPU."""
+    """While this lasts, the current CUDA device, to which tensors are moved, is the CPU."""
     with patch.object(torch.cuda, "current_device", lambda: "cpu"):
         yield
 
 
 def replay_buffer(*, dynamic: bool) -> Any:
-    """A replay buffer; it asks for a device that only drawing from it would use."""
+    """Return a replay buffer; it reads a device that it would use only for sampling."""
     with patch.object(torch.cuda, "current_device", lambda: 0):
         return buffers.NaiveReplayBuffer(1, packing_samples=True, dynamic_batch=dynamic)

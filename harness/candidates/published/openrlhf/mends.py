@@ -13,31 +13,31 @@ from harness.candidates.published.wiring import mending
 from harness.candidates.published.wiring.mending import Call, wrapped
 
 
-def window_where_a_row_is_longer() -> AbstractContextManager[Any]:
+def window_on_any_shard() -> AbstractContextManager[Any]:
     hf_adapter = imported("ring_flash_attn.adapters.hf_adapter")
     rings = partial(wrapped, hf_adapter, "llama3_flash_attn_varlen_func")
-    return mending.window_whatever_the_shard(hf_adapter, rings)
+    return mending.window_on_any_shard(hf_adapter, rings)
 
 
 @contextmanager
 def window_counts_the_token_itself() -> Iterator[None]:
     varlen = imported("ring_flash_attn.llama3_flash_attn_varlen")
-    less = mending.window_counts_the_token_itself
+    reduced = mending.window_counts_the_token_itself
     with ExitStack() as patches:
         for name in ("llama3_flash_attn_varlen_forward", "llama3_flash_attn_varlen_backward"):
-            patches.enter_context(wrapped(varlen, name, less))
+            patches.enter_context(wrapped(varlen, name, reduced))
         yield
 
 
 def at_least_one_target() -> AbstractContextManager[Any]:
-    """A step with nothing to learn has a loss of zero."""
+    """While this lasts, a step with nothing to learn has a loss of zero."""
     from harness.candidates.published.openrlhf import library
 
     def clamped(original: Call) -> Call:
         @wraps(original)
-        def call(*given: Any, batch_num_tokens: Tensor, **named: Any) -> Any:
+        def call(*args: Any, batch_num_tokens: Tensor, **kwargs: Any) -> Any:
             count = batch_num_tokens + (batch_num_tokens == 0)
-            return original(*given, batch_num_tokens=count, **named)
+            return original(*args, batch_num_tokens=count, **kwargs)
 
         return call
 
@@ -45,7 +45,7 @@ def at_least_one_target() -> AbstractContextManager[Any]:
 
 
 def mean_over_replicas() -> AbstractContextManager[Any]:
-    """The logged `loss_mean` is averaged over replicas, as the rest of the log."""
+    """While this lasts, the logged `loss_mean` is averaged over replicas, as the other values."""
     from harness.candidates.published.openrlhf import sft
 
     def reduced(original: Call) -> Call:
@@ -59,12 +59,12 @@ def mean_over_replicas() -> AbstractContextManager[Any]:
 
 
 def weighted_once() -> AbstractContextManager[Any]:
-    """Losses that are shares of the step's mean already are not weighted by tokens again."""
+    """While this lasts, losses that already are shares of a mean are not weighted by tokens."""
     from harness.candidates.published.openrlhf import ppo
 
     def alike(original: Call) -> Call:
-        def call(self: Any, *given: Any) -> Any:
-            status = original(self, *given)
+        def call(self: Any, *args: Any) -> Any:
+            status = original(self, *args)
             status["num_action_tokens"] = 1.0
             return status
 
@@ -74,7 +74,7 @@ def weighted_once() -> AbstractContextManager[Any]:
 
 
 def imported(name: str) -> Any:
-    """A module of ring-flash-attn, as the strategy would import it."""
+    """Return a module of ring-flash-attn, imported as the strategy imports it."""
     from harness.candidates.published.openrlhf import library
 
     library.ring.patch_transformers_for_ring_flash_attn()
@@ -82,7 +82,7 @@ def imported(name: str) -> Any:
 
 
 MENDS: dict[str, Mend] = {
-    "window-gated-on-shard": window_where_a_row_is_longer,
+    "window-gated-on-shard": window_on_any_shard,
     "window-one-too-wide": window_counts_the_token_itself,
     "step-without-targets": at_least_one_target,
     "loss-mean-of-one-replica": mean_over_replicas,

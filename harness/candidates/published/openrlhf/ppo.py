@@ -1,4 +1,4 @@
-"""The released `ActorPPOTrainer.ppo_train` over one step, at a ratio of one."""
+"""One step of the released `ActorPPOTrainer.ppo_train`, at a ratio of one."""
 
 from collections.abc import Callable
 from itertools import accumulate
@@ -19,7 +19,7 @@ KL_COEFFICIENT = 1.0
 
 
 def arguments(case: Case, *, policy_loss: str, dynamic: bool, kl: bool) -> dict[str, Any]:
-    """The arguments that `train_ppo_ray` is called with."""
+    """Return the arguments of `train_ppo_ray`."""
     return {
         "actor": SimpleNamespace(
             entropy_coef=None,
@@ -33,7 +33,7 @@ def arguments(case: Case, *, policy_loss: str, dynamic: bool, kl: bool) -> dict[
         "train": SimpleNamespace(
             batch_size=len(case.rows),
             dynamic_batch_enable=dynamic,
-            # As little as the longest row needs.
+            # Just enough for the longest row.
             max_tokens_per_gpu=-(-max(map(len, case.rows)) // case.sp),
             max_epochs=1,
         ),
@@ -41,9 +41,10 @@ def arguments(case: Case, *, policy_loss: str, dynamic: bool, kl: bool) -> dict[
 
 
 class AtRatioOne:
-    """The released policy loss; what each token adds to its value is moved to the token's loss.
+    """The released policy loss, where each token adds its own loss to the value.
 
-    At a ratio of one and an advantage of one every token adds -1, with the gradient of its loss.
+    At a ratio of one and an advantage of one, every released token adds -1, with the gradient of
+    its loss.
     """
 
     def __init__(self, args: SimpleNamespace) -> None:
@@ -52,15 +53,15 @@ class AtRatioOne:
             policy_loss_type=args.actor.policy_loss_type,
         )
 
-    def __call__(self, log_probs: Tensor, *given: Any, **named: Any) -> Any:
+    def __call__(self, log_probs: Tensor, *args: Any, **kwargs: Any) -> Any:
         aggregate = library.losses.aggregate_loss
 
-        def moved(loss: Tensor, mask: Tensor, **options: Any) -> Tensor:
+        def aggregate_moved(loss: Tensor, mask: Tensor, **options: Any) -> Tensor:
             moved_loss: Tensor = aggregate(loss - (log_probs + loss).detach(), mask, **options)
             return moved_loss
 
-        with patch.object(library.losses, "aggregate_loss", moved):
-            return self.released(log_probs, *given, **named)
+        with patch.object(library.losses, "aggregate_loss", aggregate_moved):
+            return self.released(log_probs, *args, **kwargs)
 
 
 class Trainer:
@@ -68,7 +69,7 @@ class Trainer:
 
     def __init__(self, engine: Engine, strategy: Any, *, logs: bool) -> None:
         self.logs = logs
-        self.released = library.methods_of_ppo_trainer(self.loaded)
+        self.released = library.methods_of_ppo_trainer(self.load)
         self.engine, self.strategy, self.args = engine, strategy, strategy.args
         self.actor = actor_of(engine)
         self.actor_loss_fn = AtRatioOne(self.args)
@@ -79,22 +80,21 @@ class Trainer:
         self.replay_buffer: Any = None
         # The policy loss of each micro-batch.
         self.losses: list[Tensor] = []
-        # The numbers of tokens of each row in the buffer; how many rows make a micro-batch.
+        # The token numbers of each row in the buffer, and the sizes of micro-batches.
         self.rows: list[Tensor] = []
         self.sizes: list[int] = []
 
     def step(self, batches: list[Padded]) -> Tensor:
-        """One step up to its gradients -> the loss that it logs, or the sum of its losses."""
+        """Run one step up to its gradients -> the loss that it logs, or the sum of its losses."""
         self.replay_buffer = library.replay_buffer(dynamic=self.args.train.dynamic_batch_enable)
         self.rows, self.sizes = [], [len(batch.ids_BS) for batch in batches]
-        say, self.engine.emit = self.engine.emit, silent
+        step_emit, self.engine.emit = self.engine.emit, silent
         for batch in batches:
-            self.replay_buffer.append(self.experienced(batch))
-            lengths = batch.attended_BS.sum(1).tolist()
-            self.rows.extend(batch.packed.tokens_T.split(lengths))
+            self.replay_buffer.append(self.experience(batch))
+            self.rows.extend(row.tokens_T for row in batch.rows)
         for number, item in enumerate(self.replay_buffer.items):
             item.index = [number]
-        self.engine.emit = say
+        self.engine.emit = step_emit
         self.losses.clear()
         status = self.released["ppo_train"](self, KL_COEFFICIENT)
         if self.logs:
@@ -102,15 +102,15 @@ class Trainer:
         share = torch.stack(self.losses).sum() / self.engine.accumulated
         return total(share, self.engine.rank.world) / self.engine.case.ranks
 
-    def training_step(self, *given: Any) -> dict[str, Any]:
-        """The released step of a micro-batch, whose policy loss is kept."""
-        status: dict[str, Any] = self.released["training_step"](self, *given)
+    def training_step(self, *args: Any) -> dict[str, Any]:
+        """Run the released step of a micro-batch, and keep its policy loss."""
+        status: dict[str, Any] = self.released["training_step"](self, *args)
         self.losses.append(status["metrics"]["policy_loss"])
         return status
 
-    def experienced(self, batch: Padded) -> Any:
-        """An experience of these rows, as if the policy that is trained had generated them."""
-        self.engine.numbers.append(batch.packed.tokens_T)
+    def experience(self, batch: Padded) -> Any:
+        """Return an experience of these rows, as if the trained policy had generated them."""
+        self.engine.pending_tokens.append(batch.packed.tokens_T)
         actions_BA = batch.targets_BS[:, 1:]
         with torch.no_grad():
             log_probs_BA = self.actor(
@@ -124,12 +124,12 @@ class Trainer:
             attention_mask=batch.attended_BS,
             action_mask=actions_BA,
             action_log_probs=log_probs_BA,
-            **self.told(log_probs_BA),
+            **self.rewards(log_probs_BA),
             total_length=batch.attended_BS.sum(1),
         )
 
-    def told(self, log_probs_BA: Tensor) -> dict[str, Tensor]:
-        """Numbers with which each action's gradient is that of its loss."""
+    def rewards(self, log_probs_BA: Tensor) -> dict[str, Tensor]:
+        """Return values with which each action's gradient is that of its loss."""
         ones_BA = torch.ones_like(log_probs_BA)
         if self.args.algo.kl.use_loss:
             # Half the square of a log ratio of -1; the policy loss has no gradient.
@@ -139,14 +139,12 @@ class Trainer:
             }
         return {"advantages": ones_BA}
 
-    def loaded(
-        self, buffer: Any, *, collate_fn: Callable[[list[Any]], Any], **_: Any
-    ) -> list[Any]:
-        """Micro-batches as the case has them, of one size or not, or as the buffer has them."""
+    def load(self, buffer: Any, *, collate_fn: Callable[[list[Any]], Any], **_: Any) -> list[Any]:
+        """Return the micro-batches of the case, whose sizes may differ, or those of the buffer."""
         items = [buffer[i] for i in range(len(buffer))]
         sizes = [1] * len(items) if self.args.train.dynamic_batch_enable else self.sizes
         starts = accumulate(sizes, initial=0)
         batches = [collate_fn(items[i : i + size]) for i, size in zip(starts, sizes, strict=False)]
         for batch in batches:
-            self.engine.numbers.append(torch.cat([self.rows[i] for i in batch.index]))
+            self.engine.pending_tokens.append(torch.cat([self.rows[i] for i in batch.index]))
         return batches

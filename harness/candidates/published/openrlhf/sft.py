@@ -1,4 +1,4 @@
-"""The released `SFTTrainer.fit` over one step."""
+"""One step of the released `SFTTrainer.fit`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ class Loader(list[Any]):
 
 
 def arguments(case: Case) -> dict[str, Any]:
-    """The arguments that `train_sft` is called with."""
+    """Return the arguments of `train_sft`."""
     return {
         "ckpt": SimpleNamespace(save_steps=-1),
         "eval": SimpleNamespace(steps=-1),
@@ -45,7 +45,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 class Trainer(library.SFTTrainer):  # type: ignore[misc]
-    """The released trainer, which keeps what it would log."""
+    """The released trainer, which keeps the values that it would log."""
 
     def __init__(self, engine: Engine, strategy: Any, rank: Rank, *, mean: bool) -> None:
         super().__init__(
@@ -62,19 +62,19 @@ class Trainer(library.SFTTrainer):  # type: ignore[misc]
         self.logged = 0.0
         all_reduce = strategy.all_reduce
 
-        def kept(logs: Any, op: str = "mean") -> Any:
+        def reduce_and_keep(logs: Any, op: str = "mean") -> Any:
             # `all_reduce` calls itself for each value of a dict.
             result = all_reduce(logs, op)
             if isinstance(logs, dict):
                 self.reduced.append(result["gpt_loss"])
             return result
 
-        strategy.all_reduce = kept
+        strategy.all_reduce = reduce_and_keep
 
     def step(self, batches: list[Padded]) -> Tensor:
-        """One step up to its gradients -> `loss_mean`, or the mean `gpt_loss` of micro-batches."""
+        """Run one step up to its gradients -> `loss_mean`, or the mean `gpt_loss`."""
         self.reduced.clear()
-        self.model.model.numbers.extend(batch.packed.tokens_T for batch in batches)
+        self.model.model.pending_tokens.extend(batch.packed.tokens_T for batch in batches)
         self.train_dataloader = Loader(batches)
         self.fit(self.args)
         logged = torch.tensor(self.logged if self.mean else sum(self.reduced) / len(batches))
@@ -82,5 +82,5 @@ class Trainer(library.SFTTrainer):  # type: ignore[misc]
         dist.broadcast(logged, group=self.rank.world, group_src=0)
         return logged
 
-    def save_logs_and_checkpoints(self, *given: Any) -> None:
-        self.logged = given[3]["loss_mean"]
+    def save_logs_and_checkpoints(self, *args: Any) -> None:
+        self.logged = args[3]["loss_mean"]

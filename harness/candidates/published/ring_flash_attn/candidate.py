@@ -1,4 +1,4 @@
-"""ring-flash-attn's functions in our decoder, on the layouts that its tests and README show.
+"""Steps with ring-flash-attn's functions in our decoder, on the layouts of its tests and README.
 
 Legend: T tokens of a stream, R rows.
 """
@@ -15,17 +15,18 @@ from harness.candidates.published.flash_stand_in import blocks
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring.decoder import (
     Part,
+    in_fp64,
     right_padded,
     train_shares,
     window_size,
 )
 from harness.candidates.published.wiring.packages import bare_packages
-from harness.candidates.published.wiring.rows import Padded
+from harness.candidates.published.wiring.rows import IGNORED, PADDING, Padded
 from harness.case import Case
 from harness.reference.decoder import Attend
 
 blocks.install()
-# The package itself imports an adapter for a transformers of long ago.
+# The package itself imports an adapter for a very old transformers.
 bare_packages("ring_flash_attn")
 
 from flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: E402
@@ -40,6 +41,7 @@ from ring_flash_attn.zigzag_ring_flash_attn_varlen import (  # noqa: E402
 
 
 def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train on a table of rows, padded behind to one length."""
     window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
@@ -49,10 +51,8 @@ def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
             if case.sp == 1:
                 alone: Tensor = flash_attn_func(q, k, v, causal=True, window_size=window)
                 return alone
-            out: Tensor = zigzag_ring_flash_attn_func(
-                *wide(q, k, v), causal=True, window_size=window, group=rank.sp
-            )
-            return out.to(q.dtype)
+            ring = in_fp64(zigzag_ring_flash_attn_func)
+            return ring(q, k, v, causal=True, window_size=window, group=rank.sp)
 
         return part, attend
 
@@ -60,13 +60,14 @@ def zigzag(case: Case, rank: Rank, emit: Emit) -> None:
 
 
 def zigzag_varlen(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train on rows end to end, each padded and dealt by itself."""
     window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
         rows = [unpadded(batch, row, 2 * case.sp) for row in range(len(batch.ids_BS))]
-        mine = [each(row, lambda x: dealt(x, rank, dim=0)) for row in rows]
-        ends_R = torch.tensor([0, *(len(row.ids) for row in mine)]).cumsum(0).int()
-        longest = max(len(row.ids) for row in mine)
+        parts = [each(row, lambda x: dealt(x, rank, dim=0)) for row in rows]
+        ends_R = torch.tensor([0, *(len(part.ids) for part in parts)]).cumsum(0).int()
+        longest = max(len(part.ids) for part in parts)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if case.sp == 1:
@@ -74,17 +75,16 @@ def zigzag_varlen(case: Case, rank: Rank, emit: Emit) -> None:
                     q, k, v, ends_R, ends_R, longest, longest, causal=True, window_size=window
                 )
                 return alone
-            out: Tensor = zigzag_ring_flash_attn_varlen_func(
-                *wide(q, k, v), ends_R, longest, causal=True, window_size=window, group=rank.sp
-            )
-            return out.to(q.dtype)
+            ring = in_fp64(zigzag_ring_flash_attn_varlen_func)
+            return ring(q, k, v, ends_R, longest, causal=True, window_size=window, group=rank.sp)
 
-        return joined(mine), attend
+        return joined(parts), attend
 
     train_shares(case, rank, emit, layout)
 
 
 def llama3(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train on rows end to end, cut into as many pieces as ranks."""
     window = window_size(case)
 
     def layout(batch: Padded) -> tuple[Part, Attend]:
@@ -98,15 +98,14 @@ def llama3(case: Case, rank: Rank, emit: Emit) -> None:
         )
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out: Tensor = llama3_flash_attn_varlen_func(
-                *(*wide(q, k, v), q_ends_R, k_ends_R, longest_q, longest_k),
+            return in_fp64(llama3_flash_attn_varlen_func)(
+                *(q, k, v, q_ends_R, k_ends_R, longest_q, longest_k),
                 heads_k_stride=1,
                 local_k_slice=k_slice,
                 causal=True,
                 window_size=window,
                 group=rank.sp,
             )
-            return out.to(q.dtype)
 
         return each(whole, lambda x: x.chunk(case.sp)[rank.sp_index]), attend
 
@@ -114,46 +113,39 @@ def llama3(case: Case, rank: Rank, emit: Emit) -> None:
 
 
 def each(part: Part, function: Callable[[Tensor], Tensor]) -> Part:
+    """Apply a function to each field of a part."""
     return Part(*(function(getattr(part, field.name)) for field in fields(part)))
 
 
 def joined(parts: list[Part]) -> Part:
+    """Concatenate each field of the parts."""
     return Part(
         *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Part))
     )
 
 
 def unpadded(batch: Padded, row: int, multiple: int) -> Part:
-    """One row alone, padded to the multiple."""
+    """Return one row alone, padded to the multiple."""
     real_S = batch.attended_BS[row : row + 1].bool().any(0)
     alone = Padded(*(getattr(batch, field.name)[row : row + 1, real_S] for field in fields(batch)))
     return each(right_padded(alone, multiple), lambda x: x[0])
 
 
 def padded_to(part: Part, multiple: int) -> Part:
-    """A stream with padding that is a row of its own."""
+    """Return a stream with padding that is a row of its own."""
     more = -len(part.ids) % multiple
     return Part(
         F.pad(part.ids, (0, more)),
         torch.cat((part.positions, torch.arange(more))),
-        F.pad(part.labels, (0, more), value=-100),
-        F.pad(part.tokens, (0, more), value=-1),
+        F.pad(part.labels, (0, more), value=IGNORED),
+        F.pad(part.tokens, (0, more), value=PADDING),
     )
 
 
 def dealt(x: Tensor, rank: Rank, dim: int) -> Tensor:
-    """A rank's pieces, of two for each rank: one from the front and its mirror from the back."""
+    """Return a rank's two pieces: one from the front and its mirror from the back."""
     pieces = x.chunk(2 * rank.sp.size(), dim)
     return torch.cat((pieces[rank.sp_index], pieces[-1 - rank.sp_index]), dim)
-
-
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, where fp32 has become fp64.
-
-    The kernels take half precisions only, so a ring takes for granted that turning to fp32 makes
-    a copy: with fp32 its accumulators are its buffers. They stay fp32 either way.
-    """
-    return tuple(x.double() if x.dtype == torch.float32 else x for x in tensors)
 
 
 STEPS: dict[str, Step] = {"zigzag": zigzag, "zigzag-varlen": zigzag_varlen, "llama3": llama3}

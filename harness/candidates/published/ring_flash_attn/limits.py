@@ -1,15 +1,10 @@
-"""What each entry refuses."""
+"""Cases that each entry refuses."""
+
+from functools import partial
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import decoder
-from harness.case import Case
+from harness.candidates.published.wiring.limits import RING_DTYPES, decoder
 
-# Rings merge blocks in fp32, whatever dtype the blocks have.
-DTYPES = ("fp32", "bf16")
-
-
-def refused(case: Case) -> str | None:
-    return decoder(case, DTYPES)
-
+refused = partial(decoder, dtypes=RING_DTYPES)
 
 LIMITS: dict[str, Limit] = {"zigzag": refused, "zigzag-varlen": refused, "llama3": refused}

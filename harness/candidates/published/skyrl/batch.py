@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from harness.candidates.protocol import Rank
 from harness.candidates.published.skyrl import library
-from harness.candidates.published.wiring.rows import PADDING, padded
+from harness.candidates.published.wiring.rows import PADDING, padded, target_weights
 from harness.case import Case
 
 # A key beside those that a worker reads.
@@ -25,12 +24,12 @@ REDUCTIONS = {
 
 
 def rows_of_a_micro_batch(case: Case) -> int:
-    """micro_train_batch_size_per_gpu."""
+    """Return `micro_train_batch_size_per_gpu`."""
     return -(-len(case.rows) // (case.dp * case.micro_batches))
 
 
 def supervised(case: Case, rank: Rank) -> Any:
-    """This replica's part of what the collator of skyrl's SFTTrainer makes of all rows."""
+    """Return this replica's part of all rows, collated as by skyrl's SFTTrainer."""
     examples = []
     for row in in_order(case):
         actions, mask = response(case, row)
@@ -48,7 +47,7 @@ def supervised(case: Case, rank: Rank) -> Any:
 
 
 def reinforced(case: Case, rank: Rank, reduction: str) -> Any:
-    """This replica's part of what skyrl's RayPPOTrainer makes of all rows; advantages are one."""
+    """Return this replica's part of all rows as in skyrl's RayPPOTrainer; advantages are one."""
     prompts, responses, masks = [], [], []
     for row in in_order(case):
         actions, mask = response(case, row)
@@ -86,10 +85,11 @@ def reinforced(case: Case, rank: Rank, reduction: str) -> Any:
 
 
 def table(case: Case, rank: Rank) -> Any:
-    """A user's own table, padded on any side, for `forward_backward` with cross_entropy."""
-    mine = list(range(rank.dp_index, len(case.rows), case.dp))
-    rows = padded(case, mine, rank.device)
-    weights_BS = weights(case, rows.targets_BS)
+    """Return a user's own table, padded on any side, for `forward_backward`."""
+    numbers = list(range(rank.dp_index, len(case.rows), case.dp))
+    rows = padded(case, numbers, rank.device)
+    parts = rows.targets_BS.tensor_split(case.micro_batches)
+    weights_BS = torch.cat([target_weights(case, part_BS) for part_BS in parts]).float()
     batch = library.batches.TrainingInputBatch(
         {
             "sequences": rows.ids_BS,
@@ -102,36 +102,17 @@ def table(case: Case, rank: Rank) -> Any:
     return batch
 
 
-def weights(case: Case, targets_BS: Tensor) -> Tensor:
-    """How much each target counts in the sum that a worker takes."""
-    counts_B = targets_BS.sum(1)
-    if case.loss == "row-mean":
-        share_B = 1 / (len(case.rows) * counts_B.clamp(min=1))
-    elif case.loss == "micro-mean":
-        parts = torch.tensor_split(counts_B, case.micro_batches)
-        share_B = torch.cat(
-            [
-                1 / (case.dp * case.micro_batches * part.sum().clamp(min=1)).repeat(len(part))
-                for part in parts
-            ]
-        )
-    else:
-        total = sum(len(row.supervised()) for row in case.rows)
-        share_B = torch.full_like(counts_B, 1 / max(total, 1), dtype=torch.float32)
-    return targets_BS * share_B[:, None]
-
-
 def tokenizer(case: Case) -> Any:
     return SimpleNamespace(pad_token_id=case.pad_id)
 
 
 def in_order(case: Case) -> list[int]:
-    """The numbers of rows as they are dispatched: replica by replica."""
+    """Return the numbers of rows in the order of their dispatch: replica by replica."""
     return [row for d in range(case.dp) for row in range(d, len(case.rows), case.dp)]
 
 
 def response(case: Case, row: int) -> tuple[int, list[int]]:
-    """Tokens of the response, from the first target on, and their masks."""
+    """Return the length of the response, which starts at the first target, and its mask."""
     supervised = case.rows[row].supervised()
     length = len(case.rows[row])
     start = min(supervised, default=min(1, length))
@@ -139,13 +120,13 @@ def response(case: Case, row: int) -> tuple[int, list[int]]:
 
 
 def prompt_boundaries(case: Case) -> list[tuple[int, int]]:
-    """For prompt_mean: each row answers its own prompt, or rows of a micro-batch share one."""
+    """Return which rows answer one prompt, for prompt_mean: one row, or those of a micro-batch."""
     size = rows_of_a_micro_batch(case) if case.loss == "micro-mean" else 1
     return [(start, start + size) for start in range(0, len(case.rows), size)]
 
 
 def of_replica(case: Case, rank: Rank, batch: Any) -> Any:
-    """This replica's chunk, as the driver dispatches it; everything is padded on the left."""
+    """Return this replica's chunk, as the driver dispatches it; rows are padded on the left."""
     width = batch["sequences"].shape[1]
     batch[TOKENS] = torch.stack(
         [

@@ -17,13 +17,13 @@ from harness.case import Case
 
 
 def sft(case: Case, rank: Rank, emit: Emit, *, fused: bool = True, unpadded: bool = True) -> None:
-    """Steps of a policy below skyrl's SFTTrainer."""
+    """Train a policy below skyrl's SFTTrainer."""
     model = Policy(case, rank, fused=fused, unpadded=unpadded)
     step(case, rank, emit, model, supervised(case, rank), "cross_entropy", "loss", fused=fused)
 
 
 def own(case: Case, rank: Rank, emit: Emit, *, unpadded: bool = True) -> None:
-    """Steps of a policy that is given tables."""
+    """Train a policy on a user's own tables."""
     model = Policy(case, rank, fused=True, unpadded=unpadded)
     step(case, rank, emit, model, table(case, rank), "cross_entropy", "loss")
 
@@ -37,17 +37,17 @@ def rl(
     reduction: str | None = None,
     by_tokens: bool = False,
 ) -> None:
-    """Steps of a policy below skyrl's RayPPOTrainer."""
+    """Train a policy below skyrl's RayPPOTrainer."""
     model = Policy(case, rank, fused=True, unpadded=True)
     batch = reinforced(case, rank, reduction or REDUCTIONS[case.loss])
     if loss == "kl":
-        # With advantages of zero only the penalty is left.
+        # With advantages of zero, only the penalty remains.
         batch["advantages"] = torch.zeros_like(batch["advantages"])
     step(case, rank, emit, model, batch, loss, "final_loss", by_tokens=by_tokens)
 
 
 def critic(case: Case, rank: Rank, emit: Emit, *, by_tokens: bool = False) -> None:
-    """Steps of a critic below skyrl's RayPPOTrainer."""
+    """Train a critic below skyrl's RayPPOTrainer."""
     model, batch = Critic(case, rank), reinforced(case, rank, "token_mean")
     step(case, rank, emit, model, batch, "critic", "critic_loss", by_tokens=by_tokens)
 
@@ -64,14 +64,14 @@ def step(
     fused: bool = True,
     by_tokens: bool = False,
 ) -> None:
-    """Old log probabilities where they are needed, forward_backward and optim_step."""
+    """Run old log probabilities if needed, forward_backward and optim_step, for every step."""
     parameters = huggingface.parameters(model.text, case)
     worker = Worker(case, rank, model, loss, by_tokens=by_tokens)
-    with model.shared(rank):
-        for say in steps(case, parameters, emit):
+    with model.sharing(rank):
+        for step_emit in steps(case, parameters, emit):
             if loss in ("policy", "kl"):
                 batch["action_log_probs"] = worker.forward(batch)
-            metrics = worker.forward_backward(batch, say)
+            metrics = worker.forward_backward(batch, step_emit)
             # FSDP would have averaged by now.
             reduce(parameters, rank.world, mean=True)
             worker.released.optim_step()

@@ -1,7 +1,6 @@
-"""The parts of skyrl that a step takes, without what its modules import beside them."""
+"""The parts of skyrl that a step needs, without what its modules import beside them."""
 
 import sys
-import typing
 from collections import defaultdict
 from contextlib import nullcontext
 from importlib import import_module
@@ -14,9 +13,10 @@ from torch import distributed as dist
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+from harness.candidates.published.wiring.stand_ins import Replacing
 
-# skyrl's modules ask for flash-attn when they are imported. transformers 5.8 would as well, and
-# look for more of it than the stand-in has, so it is imported first.
+# skyrl's modules look for flash-attn when they are imported. transformers 5.8 would do so too, and
+# look for more than the stand-in has, so it is imported first.
 import_module("transformers.modeling_utils")
 flash.give_to_transformers()
 TRAIN = "skyrl.backends.skyrl_train"
@@ -26,19 +26,19 @@ bare_packages(
 )
 
 
-def _instead(name: str, **names: Any) -> None:
-    """Put a module with these names and no others in place."""
+def _put_in_place(name: str, **names: Any) -> None:
+    """Register a module with these names and no others, unless there is one."""
     module = ModuleType(name)
     vars(module).update(names)
     sys.modules.setdefault(name, module)
 
 
 # Cases have no adapters, so nothing of peft is called.
-_instead("peft", LoraConfig=None, TaskType=None, get_peft_model=None)
-_instead("peft.tuners")
-_instead("peft.tuners.lora", LoraLayer=None)
-# The module of its base class of strategies imports what reads and writes checkpoints.
-_instead(f"{TRAIN}.distributed.strategy", DistributedStrategy=object)
+_put_in_place("peft", LoraConfig=None, TaskType=None, get_peft_model=None)
+_put_in_place("peft.tuners")
+_put_in_place("peft.tuners.lora", LoraLayer=None)
+# The module with the base class of strategies imports code for checkpoints.
+_put_in_place(f"{TRAIN}.distributed.strategy", DistributedStrategy=object)
 
 # Only now can they be imported.
 wrapper: Any = import_module(f"{TRAIN}.workers.model_wrapper")
@@ -51,19 +51,7 @@ torch_utils: Any = import_module(f"{TRAIN}.utils.torch_utils")
 preprocess: Any = import_module("skyrl.train.dataset.preprocess")
 
 
-class Torch:
-    """torch with some names replaced."""
-
-    def __init__(self, **names: Any) -> None:
-        vars(self).update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
 _GIVEN: dict[str, Any] = {
-    **{name: getattr(typing, name) for name in ("Any", "Callable", "Dict", "List", "Optional")},
-    **{name: getattr(typing, name) for name in ("Tuple", "Type", "TYPE_CHECKING")},
     **vars(torch_utils),
     **vars(worker_utils),
     **vars(batches),
@@ -72,19 +60,20 @@ _GIVEN: dict[str, Any] = {
     "DataT": Any,
     "nn": torch.nn,
     # The device of this process is a CPU, and nothing is cast.
-    "torch": Torch(
+    "torch": Replacing(
+        torch,
         autocast=lambda **_: nullcontext(),
         cuda=SimpleNamespace(current_device=lambda: "cpu"),
     ),
 }
 
 
-def _from(place: str, name: str, **given: Any) -> Any:
-    return lifted(folder("skyrl") / place, name, {**_GIVEN, **given})
+def _lifted(path: str, name: str, **given: Any) -> Any:
+    return lifted(folder("skyrl") / path, name, {**_GIVEN, **given})
 
 
 def _losses() -> dict[str, Any]:
-    """Functions of a policy's losses by their registered names."""
+    """Return functions of losses: of a policy's by their registered names, and others."""
     path = "backends/skyrl_train/utils/ppo_utils.py"
     given: dict[str, Any] = {
         "AlgorithmConfig": object,
@@ -92,8 +81,8 @@ def _losses() -> dict[str, Any]:
         # The registry of losses goes through ray.
         "register_policy_loss": lambda _: lambda function: function,
         "PolicyLossType": MagicMock(),
-        "reduce_loss": _from(path, "reduce_loss"),
-        "apply_off_policy_correction": _from(
+        "reduce_loss": _lifted(path, "reduce_loss"),
+        "apply_off_policy_correction": _lifted(
             "backends/skyrl_train/utils/off_policy_correction_utils.py",
             "apply_off_policy_correction",
             DictConfig=object,
@@ -107,21 +96,21 @@ def _losses() -> dict[str, Any]:
         "kl": "compute_approx_kl",
         "reduction": "apply_loss_reduction_to_advantages_minibatch",
     }
-    return {key: _from(path, name, **given) for key, name in names.items()}
+    return {key: _lifted(path, name, **given) for key, name in names.items()}
 
 
 losses = _losses()
 
 _STRATEGY = "backends/skyrl_train/distributed/strategy.py"
-all_reduce = _from(_STRATEGY, "DistributedStrategy.all_reduce")
-backward = _from(
+all_reduce = _lifted(_STRATEGY, "DistributedStrategy.all_reduce")
+backward = _lifted(
     "backends/skyrl_train/distributed/fsdp_strategy.py",
     "FSDPStrategy.backward",
     optim=torch.optim,
 )
 
 _WORKER = "backends/skyrl_train/workers/worker.py"
-monkey_patch = _from(
+monkey_patch = _lifted(
     _WORKER,
     "DistributedTorchRayActor._seq_parallel_monkey_patch",
     PreTrainedModel=object,
@@ -131,7 +120,7 @@ monkey_patch = _from(
 
 
 class Actor:
-    """What a worker is derived from: an actor of ray with a configuration."""
+    """The base class of workers, in the place of an actor of ray."""
 
     def __init__(self, cfg: Any) -> None:
         self.cfg = cfg
@@ -149,16 +138,16 @@ _GIVEN_TO_WORKERS: dict[str, Any] = {
     "compute_approx_kl": losses["kl"],
     "ppo_critic_loss": losses["critic"],
 }
-PolicyWorker = _from(_WORKER, "PolicyWorkerBase", **_GIVEN_TO_WORKERS)
-CriticWorker = _from(_WORKER, "CriticWorkerBase", **_GIVEN_TO_WORKERS)
+PolicyWorker = _lifted(_WORKER, "PolicyWorkerBase", **_GIVEN_TO_WORKERS)
+CriticWorker = _lifted(_WORKER, "CriticWorkerBase", **_GIVEN_TO_WORKERS)
 
 # The collator imports this function when it is called.
-_instead(
+_put_in_place(
     "skyrl.train.sft_trainer",
-    collate_sft_batch=_from("train/sft_trainer.py", "collate_sft_batch"),
+    collate_sft_batch=_lifted("train/sft_trainer.py", "collate_sft_batch"),
 )
-DefaultCollator = _from("train/dataset/collators.py", "DefaultCollator")
-normalize_advantages = _from(
+DefaultCollator = _lifted("train/dataset/collators.py", "DefaultCollator")
+normalize_advantages = _lifted(
     "train/trainer.py",
     "RayPPOTrainer._normalize_advantages",
     apply_loss_reduction_to_advantages_minibatch=losses["reduction"],

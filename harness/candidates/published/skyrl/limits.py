@@ -1,28 +1,30 @@
-"""What each entry refuses."""
+"""Cases that each entry refuses."""
 
 from functools import partial
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.wiring import averages
+from harness.candidates.published.wiring.averages import other_average
 from harness.candidates.published.wiring.limits import first, transformers
 from harness.case import Case
 
+UNLIKE_SIZES = "micro-batches of unlike sizes: its configuration refuses them"
 
-def equal(case: Case) -> bool:
+
+def has_equal_micro_batches(case: Case) -> bool:
     """Whether all micro-batches have equally many rows."""
     return len(case.rows) % (case.dp * case.micro_batches) == 0
 
 
 def token_mean(case: Case) -> str | None:
-    """Losses are summed, and the collator has divided by all targets."""
-    one = case.dp == 1 and case.micro_batches == 1
-    computes = {"token-mean": True, "micro-mean": one, "row-mean": len(case.rows) == 1}
-    return transformers(case) or first(
-        not computes[case.loss] and f"loss={case.loss}: its collator averages over all targets"
+    """Refuse losses other than a sum over targets, divided by their number in all rows."""
+    return transformers(case) or other_average(
+        case, averages.whole, "its collator averages over all targets"
     )
 
 
 def padded(case: Case) -> str | None:
-    """All replicas have tables of one width, padded on the left."""
+    """Refuse tables of one width for all replicas of which one rank would have all tokens."""
     width = max(map(len, case.rows))
     columns = -(-width // case.sp)
     longest = [max(map(len, case.rows[d :: case.dp])) for d in range(case.dp)]
@@ -37,29 +39,23 @@ def padded(case: Case) -> str | None:
 
 
 def reduced(case: Case) -> str | None:
-    """Every loss of a case has a `loss_reduction`."""
+    """Refuse what cannot run with the `loss_reduction` of the case's loss."""
     return transformers(case) or first(
-        case.loss == "micro-mean"
-        and not equal(case)
-        and "micro-batches of unlike sizes: its configuration refuses them",
+        case.loss == "micro-mean" and not has_equal_micro_batches(case) and UNLIKE_SIZES
     )
 
 
 def row_mean(case: Case, *, alike: bool) -> str | None:
-    """The loss is a mean of rows' means."""
-    one = len(case.rows) == 1
-    parts = case.dp * case.micro_batches == len(case.rows)
-    computes = {"token-mean": one, "micro-mean": parts, "row-mean": True}
-    return transformers(case) or first(
-        not computes[case.loss] and f"loss={case.loss}: it averages means of rows",
-        alike
-        and not equal(case)
-        and "micro-batches of unlike sizes: its configuration refuses them",
+    """Refuse losses other than a mean of rows' means; if `alike`, also unlike micro-batches."""
+    return (
+        transformers(case)
+        or other_average(case, averages.single_rows, "it averages means of rows")
+        or first(alike and not has_equal_micro_batches(case) and UNLIKE_SIZES)
     )
 
 
 def prompt_mean(case: Case) -> str | None:
-    """Targets of a prompt are averaged, and then prompts."""
+    """Refuse losses other than a mean of the means of prompts."""
     return reduced(case) or first(
         case.loss == "token-mean"
         and len(case.rows) > 1

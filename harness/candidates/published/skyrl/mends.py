@@ -13,18 +13,18 @@ from harness.candidates.published.library import Mend
 
 @contextmanager
 def mask_on_every_rank() -> Iterator[None]:
-    """Where a shard has no padding it has a mask of ones, which is gathered like the others."""
+    """While this lasts, a shard without padding has a mask of ones, gathered as other masks."""
     from harness.candidates.published.skyrl import library
 
     module = library.patches
     original = module._ulysses_flash_attention_forward
 
     def forward(
-        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *given: Any, **named: Any
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         if mask is None:
             mask = torch.ones(query.shape[:2], dtype=torch.bool)
-        return original(query, key, value, mask, *given, **named)
+        return original(query, key, value, mask, *args, **kwargs)
 
     with patch.object(module, "_ulysses_flash_attention_forward", forward):
         yield
@@ -32,14 +32,14 @@ def mask_on_every_rank() -> Iterator[None]:
 
 @contextmanager
 def flash_where_ranks_share() -> Iterator[None]:
-    """The model has the attention that the library patches."""
+    """While this lasts, the model has the attention that the library patches."""
     from harness.candidates.published.skyrl import library
 
     original = library.ulysses.apply_monkey_patch
 
-    def apply(model: Any, **named: Any) -> None:
+    def apply(model: Any, **options: Any) -> None:
         model.set_attn_implementation("flash_attention_2")
-        original(model=model, **named)
+        original(model=model, **options)
 
     with (
         mask_on_every_rank(),
@@ -49,7 +49,7 @@ def flash_where_ranks_share() -> Iterator[None]:
 
 
 def shares_summed() -> AbstractContextManager[Any]:
-    """Losses that are shares of a mean are added up."""
+    """While this lasts, losses that are shares of a mean are summed."""
     from harness.candidates.published.skyrl import library
 
     names = library.CriticWorker.forward_backward.__globals__

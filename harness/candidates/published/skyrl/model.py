@@ -1,10 +1,10 @@
-"""The released models of a policy and of a critic, and what can be seen of them while they run.
+"""The released models of a policy and of a critic; they emit what they compute.
 
 Legend: B rows, S columns, A columns of responses, V vocabulary, L tokens of a rank.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -18,13 +18,14 @@ from transformers.integrations import flash_attention
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.skyrl import library
+from harness.candidates.published.wiring.emitting import emitting_inputs, without
 from harness.candidates.published.wiring.gradients import silent
 from harness.candidates.published.wiring.rows import PADDING
 from harness.case import Case
 
 
 class Policy:
-    """A HFModelWrapper around the model of the case."""
+    """The released HFModelWrapper around the model of the case."""
 
     def __init__(self, case: Case, rank: Rank, *, fused: bool, unpadded: bool) -> None:
         self.case, self.unpadded = case, unpadded
@@ -43,26 +44,25 @@ class Policy:
         self.module.forward = self.forward
 
     def forward(
-        self, sequences: Tensor, actions: int, attention_mask: Tensor, **named: Any
+        self, sequences: Tensor, actions: int, attention_mask: Tensor, **options: Any
     ) -> Any:
-        """The released forward, which emits what it computes where token numbers are known."""
+        """Run the released forward, and emit what it computes if token numbers are known."""
         if self.tokens_BS is None:
-            return self._forward(sequences, actions, attention_mask, **named)
-        with self.told(self.tokens_BS, attention_mask):
-            return self._forward(sequences, actions, attention_mask, **named)
+            return self._forward(sequences, actions, attention_mask, **options)
+        with self.emitting(self.tokens_BS, attention_mask):
+            return self._forward(sequences, actions, attention_mask, **options)
+
+    def sharing(self, rank: Rank) -> AbstractContextManager[None]:
+        return patched(self.case, rank, self.text, of_parent=False)
 
     @contextmanager
-    def shared(self, rank: Rank) -> Iterator[None]:
-        with patched(self.case, rank, self.text, of_parent=False):
-            yield
-
-    @contextmanager
-    def told(self, tokens_BS: Tensor, attended_BS: Tensor) -> Iterator[None]:
-        """Emit what one forward computes, and not what backward computes once more."""
+    def emitting(self, tokens_BS: Tensor, attended_BS: Tensor) -> Iterator[None]:
+        """While this lasts, emit what one forward computes; backward computes it again, unseen."""
         emit = self.emit
-        tokens_L = local(self.case, tokens_BS, attended_BS, unpadded=self.unpadded).flatten()
-        # A table is as wide as the longest row of all micro-batches and replicas, so padding is
-        # not shown: there is more of it than the harness expects of shards.
+        tokens_BL = own_tokens(self.case, tokens_BS, attended_BS, unpadded=self.unpadded)
+        tokens_L = tokens_BL.flatten()
+        # A table is as wide as the longest row of all micro-batches and replicas. So it has more
+        # padding than the harness expects of shards, and padding is left out.
         shown = slice(None) if self.unpadded else tokens_L != PADDING
         original: Callable[..., Tensor] = library.wrapper.logprobs_from_logits
 
@@ -77,7 +77,7 @@ class Policy:
             return log_probs
 
         with (
-            inputs(self.text, emit, tokens_L),
+            emitting_inputs(self.text, emit, tokens_BL),
             huggingface.watched(self.text, self.case, emit, tokens_L),
             patch.object(library.wrapper, "logprobs_from_logits", logprobs),
         ):
@@ -85,24 +85,23 @@ class Policy:
 
 
 class Critic:
-    """A released critic whose values are of a vocabulary: its head is that of the case.
+    """A released critic whose head is that of the case, so that it returns logits.
 
-    Where a critic has a value, this one has the root of twice the loss of a token, half of whose
-    square is that loss.
+    As a value it returns the root of twice a token's loss: half of its square is that loss.
     """
 
     def __init__(self, case: Case, rank: Rank) -> None:
         self.case, self.rank = case, rank
         config = huggingface.config(case, "flash_attention_2")
         base: Any = AutoModel._model_mapping[type(config)]
-        made = library.wrapper._get_critic_model(
+        critic = library.wrapper._get_critic_model(
             base.__base__,
             base,
             value_head_prefix="lm_head",
             sequence_parallel_size=case.sp,
             remove_microbatch_padding=True,
         )
-        self.text = made(config)
+        self.text = critic(config)
         self.text.lm_head = nn.Linear(config.hidden_size, case.vocab, bias=False)
         if case.tied:
             self.text.lm_head.weight = self.text.model.embed_tokens.weight
@@ -119,59 +118,55 @@ class Critic:
         return parameters
 
     def __call__(
-        self, sequences: Tensor, num_actions: int, attention_mask: Tensor, **named: Any
+        self, sequences: Tensor, num_actions: int, attention_mask: Tensor, **options: Any
     ) -> tuple[Tensor, Any]:
-        with self.told(attention_mask):
+        with self.emitting(attention_mask):
             logits_BAV, output = self.text(
-                sequences, num_actions=num_actions, attention_mask=attention_mask, **named
+                sequences, num_actions=num_actions, attention_mask=attention_mask, **options
             )
         labels_BA = sequences[:, sequences.shape[1] - num_actions :]
         nll_BA = F.cross_entropy(
             logits_BAV.flatten(0, 1), labels_BA.flatten(), reduction="none"
         ).view_as(labels_BA)
-        self.tell(nll_BA.detach(), labels_BA, attention_mask)
-        # The root of nothing has no gradient.
+        self.emit_losses(nll_BA.detach(), labels_BA, attention_mask)
+        # The root of zero has no finite gradient.
         return (2 * nll_BA.clamp(min=torch.finfo(nll_BA.dtype).tiny)).sqrt(), output
 
-    @contextmanager
-    def shared(self, rank: Rank) -> Iterator[None]:
-        with patched(self.case, rank, self.text, of_parent=True):
-            yield
+    def sharing(self, rank: Rank) -> AbstractContextManager[None]:
+        return patched(self.case, rank, self.text, of_parent=True)
 
     @contextmanager
-    def told(self, attended_BS: Tensor) -> Iterator[None]:
-        """Emit what one forward computes, and not what backward computes once more."""
-        tokens_L = self.local(attended_BS)
-
-        def all_but_logits(key: str, tensor: Tensor, tokens: Tensor) -> None:
-            if key != "logits":
-                self.emit(key, tensor, tokens)
-
+    def emitting(self, attended_BS: Tensor) -> Iterator[None]:
+        """While this lasts, emit what one forward computes; backward computes it again, unseen."""
+        tokens_BL = self.own_tokens(attended_BS)
         with (
-            inputs(self.text, self.emit, tokens_L),
-            huggingface.watched(self.text, self.case, all_but_logits, tokens_L),
+            emitting_inputs(self.text, self.emit, tokens_BL),
+            huggingface.watched(self.text, self.case, without(self.emit, "logits"), tokens_BL),
         ):
             yield
 
-    def tell(self, nll_BA: Tensor, labels_BA: Tensor, attended_BS: Tensor) -> None:
-        """All ranks compute all losses; each shows those of the tokens that it was given."""
+    def emit_losses(self, nll_BA: Tensor, labels_BA: Tensor, attended_BS: Tensor) -> None:
+        """Emit the losses of this rank's tokens; every rank has computed all losses."""
         assert self.tokens_BS is not None
-        tokens_L, last = self.local(attended_BS), self.tokens_BS.shape[1] - 1
-        asked = self.tokens_BS[:, last - nll_BA.shape[1] : last].flatten()
-        for key, told_BA in (("labels", labels_BA), ("nll", nll_BA)):
+        tokens_L, last = self.own_tokens(attended_BS).flatten(), self.tokens_BS.shape[1] - 1
+        predicting = self.tokens_BS[:, last - nll_BA.shape[1] : last].flatten()
+        for key, values_BA in (("labels", labels_BA), ("nll", nll_BA)):
             # The last element is that of padding, whose number is -1.
-            by_number = told_BA.new_zeros(self.case.tokens + 1)
-            by_number[asked] = told_BA.flatten()
+            by_number = values_BA.new_zeros(self.case.tokens + 1)
+            by_number[predicting] = values_BA.flatten()
             by_number[PADDING] = 0
             self.emit(key, by_number[tokens_L], tokens_L)
 
-    def local(self, attended_BS: Tensor) -> Tensor:
+    def own_tokens(self, attended_BS: Tensor) -> Tensor:
         assert self.tokens_BS is not None
-        return local(self.case, self.tokens_BS, attended_BS, unpadded=True).flatten()
+        return own_tokens(self.case, self.tokens_BS, attended_BS, unpadded=True)
 
 
-def local(case: Case, tokens_BS: Tensor, attended_BS: Tensor, *, unpadded: bool) -> Tensor:
-    """This rank's token numbers, cut as ids are; meanwhile from one, as padding is zero."""
+def own_tokens(case: Case, tokens_BS: Tensor, attended_BS: Tensor, *, unpadded: bool) -> Tensor:
+    """Return this rank's token numbers, cut as ids are.
+
+    Meanwhile they count from one, because padding is zero.
+    """
     numbers = tokens_BS + 1
     if unpadded:
         column, *_ = library.wrapper.unpad_input(numbers.unsqueeze(-1), attended_BS)
@@ -183,33 +178,14 @@ def local(case: Case, tokens_BS: Tensor, attended_BS: Tensor, *, unpadded: bool)
 
 @contextmanager
 def patched(case: Case, rank: Rank, model: Any, *, of_parent: bool) -> Iterator[None]:
-    """What a worker does when it has made its model, undone at the end."""
+    """While this lasts, the model is patched as by a worker that has made it."""
     actor = SimpleNamespace(
         sequence_parallel_size=case.sp,
         device_mesh={"sp": SimpleNamespace(get_group=lambda: rank.sp)},
     )
     name = "_flash_attention_forward"
-    with ExitStack() as undone:
-        undone.enter_context(patch.object(flash_attention, name, getattr(flash_attention, name)))
-        undone.callback(library.ulysses.set_ulysses_sequence_parallel_group, None)
+    with ExitStack() as undo:
+        undo.enter_context(patch.object(flash_attention, name, getattr(flash_attention, name)))
+        undo.callback(library.ulysses.set_ulysses_sequence_parallel_group, None)
         library.monkey_patch(actor, model, use_parent_class=of_parent)
         yield
-
-
-@contextmanager
-def inputs(model: Any, emit: Emit, tokens_L: Tensor) -> Iterator[None]:
-    """Emit ids and positions as they reach the model, cut and padded."""
-    handles = (
-        model.model.embed_tokens.register_forward_pre_hook(
-            lambda _, given: emit("ids", given[0].flatten(), tokens_L)
-        ),
-        model.model.register_forward_pre_hook(
-            lambda _, __, named: emit("positions", named["position_ids"].flatten(), tokens_L),
-            with_kwargs=True,
-        ),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -16,11 +16,12 @@ from harness.candidates.published.skyrl.batch import TOKENS, rows_of_a_micro_bat
 from harness.candidates.published.skyrl.model import Critic, Policy
 from harness.candidates.published.wiring.gradients import silent
 from harness.candidates.published.wiring.rows import PADDING
+from harness.candidates.published.wiring.stand_ins import Replacing
 from harness.case import Case
 
 
 class Strategy:
-    """What workers call of a strategy."""
+    """A strategy with only what workers call."""
 
     all_reduce = library.all_reduce
     backward = library.backward
@@ -29,11 +30,11 @@ class Strategy:
         self.world_size = world_size
 
     def optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Steps are taken outside, and nothing is clipped."""
+        """Do nothing: the caller updates the weights, and nothing is clipped."""
 
 
 class Worker:
-    """A released worker with a model, and the number of each token that goes through it."""
+    """A released worker with a model, which gets the token numbers of each micro-batch."""
 
     def __init__(
         self, case: Case, rank: Rank, model: Policy | Critic, loss: str, *, by_tokens: bool
@@ -48,28 +49,28 @@ class Worker:
         self.released.device_mesh = SimpleNamespace(get_group=lambda _: rank.dp)
 
     def forward(self, batch: Any) -> Tensor:
-        """Log probabilities of responses, as they are before a step; nothing is emitted."""
+        """Return log probabilities of responses before a step; emit nothing."""
         self.model.emit, self.model.tokens_BS = silent, None
         with self.of_case(self.released.forward):
             outputs = self.released.forward(batch).loss_fn_outputs
         return torch.tensor([each["logprobs"] for each in outputs])
 
     def forward_backward(self, batch: Any, emit: Emit) -> dict[str, float]:
-        """Forward and backward of a batch -> what is logged."""
+        """Run forward and backward of a batch -> the logged metrics."""
         self.model.emit = emit
         with self.of_case(self.released.forward_backward):
             metrics: dict[str, float] = self.released.forward_backward(batch).metrics
         return metrics
 
     def experience(self, micro_batch: Any) -> Any:
-        """The released iterator's experience, whose token numbers go to the model."""
+        """Return the released iterator's experience, and give its token numbers to the model."""
         ids_BS = micro_batch["sequences"]
         self.model.tokens_BS = micro_batch.get(TOKENS, torch.full_like(ids_BS, PADDING))
         return library.worker_utils.BaseBatchIterator.batch_to_experience(micro_batch)
 
     @contextmanager
     def of_case(self, method: Any) -> Iterator[None]:
-        """While it lasts, "all ranks" of a method are the ranks of the case: there may be more."""
+        """While this lasts, "all ranks" of a method are only the ranks of the case."""
         world = self.rank.world
 
         def all_reduce(
@@ -84,10 +85,11 @@ class Worker:
             ReduceOp=dist.ReduceOp,
         )
         # Micro-batches of padding have random ids below 100; here below the vocabulary.
-        bounded = library.Torch(
-            randint=lambda low, high, *given, **named: torch.randint(
-                low, min(high, self.case.vocab), *given, **named
-            )
+        bounded = Replacing(
+            torch,
+            randint=lambda low, high, *args, **kwargs: torch.randint(
+                low, min(high, self.case.vocab), *args, **kwargs
+            ),
         )
         iterator = SimpleNamespace(batch_to_experience=self.experience)
         with (
@@ -99,7 +101,7 @@ class Worker:
 
 
 def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
-    """The configuration that workers read."""
+    """Return the configuration that workers read."""
     size = rows_of_a_micro_batch(case)
     algorithm = SimpleNamespace(
         policy_loss_type="cross_entropy" if loss == "cross_entropy" else "cispo",
@@ -121,6 +123,6 @@ def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
 
 
 def tokens_of_a_micro_batch(case: Case) -> int:
-    """A limit that makes one micro-batch where the case has one."""
+    """Return a limit that makes one micro-batch if the case has one."""
     replicas = (case.rows[d :: case.dp] for d in range(case.dp))
     return -(-max(sum(map(len, rows)) for rows in replicas) // case.micro_batches)

@@ -1,4 +1,4 @@
-"""torch's `context_parallel` around our decoder, with both of its balances and rotations."""
+"""Steps of our decoder under torch's `context_parallel`, with both balances and rotations."""
 
 from functools import partial
 
@@ -11,14 +11,7 @@ from torch.nn import functional as F
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring import ring_on_cpu
-from harness.candidates.published.wiring.decoder import (
-    Part,
-    right_padded,
-    token_losses,
-    train,
-    weighted,
-)
-from harness.candidates.published.wiring.gradients import total
+from harness.candidates.published.wiring.decoder import backward_of_share, right_padded, train
 from harness.candidates.published.wiring.rows import Padded
 from harness.case import Case
 from harness.reference.decoder import Decoder
@@ -27,22 +20,23 @@ ring_on_cpu.install()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The attention of torch as any model calls it: rows, heads, tokens."""
+    """Call torch's attention as any model does: rows, heads, tokens."""
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, balanced: bool, rotation: str) -> None:
+    """Train under `context_parallel`, which cuts the buffers of each micro-batch."""
     # A ring of one sends to itself, which gloo cannot do.
     mesh = DeviceMesh.from_group(rank.sp, rank.device.type) if case.sp > 1 else None
     ring._cp_options.enable_load_balance = balanced
     ring.set_rotate_method(rotation)
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+    def forward_backward(model: Decoder, batch: Padded, emit: Emit) -> Tensor:
         part = right_padded(batch, case.sp)
         if mesh is None:
-            return _share(case, model, part, say)
+            return backward_of_share(case, model, part, attend, emit)
         buffers = [part.ids, part.positions, part.labels, part.tokens]
         with context_parallel(
             mesh,
@@ -50,22 +44,9 @@ def step(case: Case, rank: Rank, emit: Emit, *, balanced: bool, rotation: str) -
             buffer_seq_dims=[1] * len(buffers),
             no_restore_buffers=set(buffers),
         ):
-            return _share(case, model, part, say)
+            return backward_of_share(case, model, part, attend, emit)
 
-    train(
-        case,
-        rank,
-        emit,
-        forward_backward,
-        mean=False,
-        logged=lambda share: total(share, rank.world),
-    )
-
-
-def _share(case: Case, model: Decoder, part: Part, say: Emit) -> Tensor:
-    loss = weighted(case, token_losses(model, part, attend, say), part.tokens)
-    loss.backward()
-    return loss.detach()
+    train(case, rank, emit, forward_backward)
 
 
 STEPS: dict[str, Step] = {

@@ -1,4 +1,4 @@
-"""torchtitan's context parallelism and loss around our decoder, as its trainer calls them."""
+"""Steps of our decoder with torchtitan's context parallelism and loss, as its trainer has them."""
 
 from functools import partial
 
@@ -11,10 +11,9 @@ from torch.nn import functional as F
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring import ring_on_cpu
-from harness.candidates.published.wiring.decoder import IGNORED, right_padded, train
-from harness.candidates.published.wiring.gradients import total
+from harness.candidates.published.wiring.decoder import right_padded, train
 from harness.candidates.published.wiring.packages import bare_packages
-from harness.candidates.published.wiring.rows import Padded, micro_batches
+from harness.candidates.published.wiring.rows import IGNORED, Padded, micro_batches
 from harness.case import Case
 from harness.reference.decoder import Decoder
 
@@ -32,6 +31,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa
 
 
 def step(case: Case, rank: Rank, emit: Emit, *, balance: str | None) -> None:
+    """Train on tables cut by the library, with its sum over valid tokens."""
     attention = ScaledDotProductAttention(ScaledDotProductAttention.Config())
     # A ring of one sends to itself, which gloo cannot do.
     mesh = DeviceMesh.from_group(rank.sp, rank.device.type) if case.sp > 1 else None
@@ -44,8 +44,8 @@ def step(case: Case, rank: Rank, emit: Emit, *, balance: str | None) -> None:
 
     valid = valid_tokens(case, rank)
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
-        # torchtitan's data loader has shifted labels already.
+    def forward_backward(model: Decoder, batch: Padded, emit: Emit) -> Tensor:
+        # As from torchtitan's data loader, labels are shifted before the cut.
         part = right_padded(batch, 2 * case.sp)
         inputs, labels, tokens = part.ids, part.labels, part.tokens
         more = {"positions": part.positions}
@@ -54,36 +54,28 @@ def step(case: Case, rank: Rank, emit: Emit, *, balance: str | None) -> None:
                 inputs, labels, more, mesh, rank.device, balance
             )
             ((tokens,), _) = cp_shard(mesh, (tokens,), None, balance)
-        held = tokens.flatten()
+        own_tokens = tokens.flatten()
 
-        def tell(key: str, tensor: Tensor) -> None:
-            say(key, tensor.flatten(0, 1), held)
+        def tap(key: str, tensor: Tensor) -> None:
+            emit(key, tensor.flatten(0, 1), own_tokens)
 
-        tell("ids", inputs)
-        tell("positions", more["positions"])
-        tell("labels", labels)
-        logits = model(inputs, more["positions"], attend, tell)
+        for key, tensor in (("ids", inputs), ("positions", more["positions"]), ("labels", labels)):
+            tap(key, tensor)
+        logits = model(inputs, more["positions"], attend, tap)
         flat = logits.flatten(0, 1).float()
         nll = F.cross_entropy(flat, labels.flatten(), reduction="none", ignore_index=IGNORED)
-        say("nll", nll, held)
+        emit("nll", nll, own_tokens)
         loss: Tensor = cross_entropy_loss(logits, labels) / valid
         loss.backward()
         return loss.detach()
 
-    train(
-        case,
-        rank,
-        emit,
-        forward_backward,
-        mean=False,
-        logged=lambda share: total(share, rank.world),
-    )
+    train(case, rank, emit, forward_backward)
 
 
 def valid_tokens(case: Case, rank: Rank) -> Tensor:
-    """The targets of all micro-batches of all replicas, counted before the cut."""
-    local = [(right_padded(x, 1).labels != IGNORED).sum() for x in micro_batches(case, rank)]
-    valid = torch.stack(local).sum()
+    """Count the targets of all micro-batches of all replicas, before the cut."""
+    counts = [(right_padded(x, 1).labels != IGNORED).sum() for x in micro_batches(case, rank)]
+    valid = torch.stack(counts).sum()
     dist.all_reduce(valid, group=rank.dp)
     return valid
 

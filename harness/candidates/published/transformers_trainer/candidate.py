@@ -13,7 +13,6 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.transformers_trainer.batches import stream, table
 from harness.candidates.published.wiring import trainer
-from harness.candidates.published.wiring.smoother import smoothing
 from harness.case import Case
 
 Collate = Callable[[Case, Sequence[int], int], trainer.Batch]
@@ -29,28 +28,26 @@ def step(
     rotation: str = "allgather",
     loss_kwargs: bool = True,
     loss_function: Callable[..., Tensor] | None = None,
-    **chosen: Any,
+    **arguments: Any,
 ) -> None:
-    """One training; a sequence is padded to so many pieces for each rank that shares it."""
+    """Run one training; a sequence is padded to so many `pieces` for each rank that shares it."""
     model = huggingface.build(case, rank.device)
-    # False in classes of models that have no use for the number of items.
+    # False in classes of models that ignore the number of items.
     model.accepts_loss_kwargs = loss_kwargs
     multiple = pieces * case.sp if case.sp > 1 else 1
     with trainer.several_ranks(case):
-        made = trainer.following(transformers.Trainer)(
+        released = trainer.emitting(transformers.Trainer)(
             model,
-            transformers.TrainingArguments(**trainer.options(case, rotation), **chosen),
+            transformers.TrainingArguments(**trainer.options(case, rotation), **arguments),
             data_collator=lambda batches: collate(case, batches[0], multiple),
             train_dataset=trainer.dealt_in_turn(case),
             compute_loss_func=loss_function,
         )
-        if made.label_smoother:
-            made.label_smoother = smoothing(made)
-        trainer.train(case, rank, emit, made)
+        trainer.train(case, rank, emit, released)
 
 
 def causal(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-    """The loss that models have, as a user's own function."""
+    """Compute the loss of models, as a user's own function."""
     logits = outputs.logits
     loss: Tensor = ForCausalLMLoss(logits, labels, logits.shape[-1], num_items_in_batch)
     return loss
@@ -63,7 +60,7 @@ STEPS: dict[str, Step] = {
     "packed": partial(step, collate=stream),
     "replica": partial(step, average_tokens_across_devices=False),
     "no-loss-kwargs": partial(step, loss_kwargs=False),
-    # So little that in fp32 nothing is smoothed.
+    # Such a small factor has no effect in fp32.
     "label-smoothing": partial(step, label_smoothing_factor=1e-30),
     "loss-function": partial(step, loss_function=causal),
 }

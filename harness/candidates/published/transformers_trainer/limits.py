@@ -1,4 +1,4 @@
-"""What transformers' Trainer, or its wiring, cannot do with a case."""
+"""Cases that transformers' Trainer, or its wiring, cannot run."""
 
 from functools import partial
 

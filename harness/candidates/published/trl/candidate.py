@@ -10,14 +10,13 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.trl.batches import collating, tokenizer
-from harness.candidates.published.trl.ears import Fused
+from harness.candidates.published.trl.log_probs import EmittingLogProbs
 from harness.candidates.published.wiring import trainer
-from harness.candidates.published.wiring.smoother import smoothing
 from harness.case import Case
 
 
-def step(case: Case, rank: Rank, emit: Emit, **chosen: Any) -> None:
-    """One training on rows that are tokens already."""
+def step(case: Case, rank: Rank, emit: Emit, **arguments: Any) -> None:
+    """Run one training on rows that already are tokens."""
     options = trainer.options(case) | {
         "dataset_kwargs": {"skip_prepare_dataset": True},
         "max_length": None,
@@ -26,22 +25,20 @@ def step(case: Case, rank: Rank, emit: Emit, **chosen: Any) -> None:
         "bf16": False,
     }
     with trainer.several_ranks(case):
-        made = trainer.following(SFTTrainer, Fused)(
+        released = trainer.emitting(SFTTrainer, EmittingLogProbs)(
             huggingface.build(case, rank.device),
-            SFTConfig(**options, **chosen),
+            SFTConfig(**options, **arguments),
             train_dataset=Dataset.from_dict({"rows": trainer.dealt_in_turn(case)}),
             processing_class=tokenizer(case),
         )
-        made.data_collator = collating(case, made.data_collator)
-        if made.label_smoother:
-            made.label_smoother = smoothing(made)
-        trainer.train(case, rank, emit, made)
+        released.data_collator = collating(case, released.data_collator)
+        trainer.train(case, rank, emit, released)
 
 
 STEPS: dict[str, Step] = {
     "sft": step,
     "sft-padding-free": partial(step, padding_free=True),
     "sft-replica": partial(step, average_tokens_across_devices=False),
-    # So little that in fp32 nothing is smoothed.
+    # Such a small factor has no effect in fp32.
     "sft-label-smoothing": partial(step, label_smoothing_factor=1e-30),
 }

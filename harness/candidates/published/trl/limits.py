@@ -1,4 +1,4 @@
-"""What trl's SFTTrainer, or its wiring, cannot do with a case."""
+"""Cases that trl's SFTTrainer, or its wiring, cannot run."""
 
 from functools import partial
 

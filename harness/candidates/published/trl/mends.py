@@ -11,14 +11,14 @@ from harness.candidates.published.transformers_trainer.mends import masked, smoo
 
 
 def smoothed() -> AbstractContextManager[Any]:
-    """The smoother gets labels that were shifted before they were cut."""
+    """While this lasts, the smoother gets labels that were shifted before the cut."""
     from trl import SFTTrainer
 
     return smoothed_shifted(SFTTrainer)
 
 
 def counted() -> AbstractContextManager[Any]:
-    """A count of targets that is a fraction divides as it is, where the release takes one."""
+    """While this lasts, the loss is divided by a count of targets below one, not by one."""
     from trl import SFTTrainer
 
     released: Any = SFTTrainer.compute_loss
@@ -27,8 +27,7 @@ def counted() -> AbstractContextManager[Any]:
         self: Any, model: Any, inputs: dict[str, Tensor], *, num_items_in_batch: Tensor
     ) -> Tensor:
         loss: Tensor = released(self, model, inputs, num_items_in_batch=num_items_in_batch)
-        mended: Tensor = loss / num_items_in_batch.clamp(max=1)
-        return mended
+        return loss / num_items_in_batch.clamp(max=1)
 
     return patch.object(SFTTrainer, "compute_loss", compute)
 

@@ -3,35 +3,27 @@
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from harness.candidates.published.twinkle.library import trainer
-from harness.candidates.published.wiring.decoder import IGNORED
-from harness.candidates.published.wiring.rows import Padded
+from harness.candidates.published.wiring.rows import Packed, Padded
 
 # One row: its fields, and the numbers of its tokens.
 Feature = dict[str, Any]
 
 
 def features(batch: Padded, *, joined: bool) -> list[Feature]:
-    """One for each row; joined, all are one, as the packing data set joins them."""
-    rows = [_row(*fields) for fields in zip(*_fields(batch), strict=True)]
+    """Return a feature for each row, or all rows `joined` as the packing data set joins them."""
+    rows = [_feature(row) for row in batch.rows]
     if not joined:
         return rows
     return [{name: np.concatenate([row[name] for row in rows]) for name in rows[0]}]
 
 
-def _fields(batch: Padded) -> tuple[Tensor, ...]:
-    return batch.attended_BS, batch.ids_BS, batch.targets_BS, batch.tokens_BS
-
-
-def _row(attended: Tensor, ids: Tensor, targets: Tensor, tokens: Tensor) -> Feature:
-    real = attended.bool()
-    ids, targets = ids[real], targets[real]
+def _feature(row: Packed) -> Feature:
     feature = {
-        "input_ids": ids.numpy(),
-        "labels": ids.masked_fill(~targets, IGNORED).numpy(),
-        "tokens": tokens[real].numpy(),
+        "input_ids": row.ids_T.numpy(),
+        "labels": row.labels.numpy(),
+        "tokens": row.tokens_T.numpy(),
     }
     template = object.__new__(trainer.Template)
     template._add_attention_fields(feature)

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
@@ -15,12 +14,8 @@ from harness.candidates.published.twinkle.batch import features
 from harness.candidates.published.twinkle.library import losses
 from harness.candidates.published.twinkle.patches import prepared
 from harness.candidates.published.twinkle.trainer import Exact, Trainer
-from harness.candidates.published.wiring.gradients import (
-    emit_gradients,
-    reduce,
-    silent,
-    steps,
-)
+from harness.candidates.published.wiring.emitting import without
+from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
 from harness.candidates.published.wiring.limits import any_is_padded_on_the_left
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
@@ -45,10 +40,10 @@ def step(
     padding_free: bool = False,
     joined: bool = False,
 ) -> None:
-    """One of the ways to train: how rows are laid out, who attends, what the loss is."""
+    """Train with a layout of rows, an attention and a loss."""
     model = huggingface.build(case, rank.device)
     model.set_attn_implementation(attention)
-    model.register_forward_hook(in_full)
+    model.register_forward_hook(logits_in_fp32)
     parameters = huggingface.parameters(model, case)
     batches = [features(padded, joined=joined) for padded in micro_batches(case, rank)]
     side = "left" if any_is_padded_on_the_left(case) else "right"
@@ -56,12 +51,14 @@ def step(
 
     with prepared(rank):
         trainer = Trainer(case, rank, model, loss(), padding_free=padding_free, padding_side=side)
-        for say in steps(case, parameters, emit):
+        for step_emit in steps(case, parameters, emit):
             trainer.metric.total_loss = Exact()
             for batch in batches:
-                trainer.micro_batch(batch, task, without_logits(say) if loss is fused else say)
+                # With a fused loss the model leaves its head out.
+                hidden = ("logits",) if loss is fused else ()
+                trainer.micro_batch(batch, task, without(step_emit, *hidden))
             reduce(parameters, rank.world, mean=True)
-            trainer.divide(say)
+            trainer.divide(step_emit)
             logged = trainer.logged()
     if attention == "flash_attention_2":
         flash.must_have_run()
@@ -69,21 +66,11 @@ def step(
     emit_gradients(parameters, emit)
 
 
-def in_full(_: Any, __: Any, outputs: Any) -> Any:
-    """Turn logits to fp32, as accelerate does for a model in half precision."""
+def logits_in_fp32(_module: Any, _args: Any, outputs: Any) -> Any:
+    """Convert logits to fp32, as accelerate does for a model in half precision."""
     if outputs.logits is not None:
         outputs.logits = outputs.logits.float()
     return outputs
-
-
-def without_logits(emit: Emit) -> Emit:
-    """Emit no logits: with a fused loss the model leaves its head out."""
-
-    def say(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-        if key != "logits":
-            emit(key, tensor, tokens)
-
-    return silent if emit is silent else say
 
 
 packed: Callable[..., None] = partial(step, attention="flash_attention_2", padding_free=True)

@@ -1,4 +1,4 @@
-"""twinkle's modules, without the packages that these import beside what a step takes.
+"""twinkle's modules, without the packages that they import beside what a step needs.
 
 Legend: T tokens, H hidden, V vocabulary.
 """
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from harness.candidates.published.flash_stand_in import blocks, flash
 
-# Packages for adapters, downloads, pictures and data sets; nothing of them is called.
+# Packages for adapters, downloads, pictures and data sets; a step calls none of them.
 ABSENT = (
     *("PIL", "accelerate", "datasets", "liger_kernel", "modelscope", "peft"),
     *("requests", "twinkle_client", "urllib3", "zmq"),
@@ -24,19 +24,19 @@ ABSENT = (
 
 
 class _Nothing(ModuleType):
-    """Has each name that is imported from it, as a class that nothing is an instance of."""
+    """A module with every name that is asked of it, each a class without instances."""
 
     def __getattr__(self, name: str) -> Any:
         # Names that are imported from PIL are modules.
         if name.startswith("__") or self.__name__ == "PIL":
             raise AttributeError(name)
-        made = type(name, (Exception,), {})
-        setattr(self, name, made)
-        return made
+        empty_class = type(name, (Exception,), {})
+        setattr(self, name, empty_class)
+        return empty_class
 
 
 class _Finder:
-    """Finds the absent packages while twinkle is imported."""
+    """An importer that finds the absent packages while twinkle is imported."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -54,7 +54,7 @@ class _Finder:
 
 @contextmanager
 def _absent_packages() -> Iterator[None]:
-    """Let the absent packages be imported meanwhile; afterwards they are gone."""
+    """While this lasts, let the absent packages be imported; at the end, remove them."""
     finder: Any = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -78,7 +78,7 @@ class FusedLoss(nn.Module):
         return F.cross_entropy(F.linear(hidden_TH, weight_VH), labels_T, **self.options)
 
 
-# transformers looks for accelerate and peft once, and must find none.
+# transformers looks for accelerate and peft only once, and must find neither.
 for _name in ("modeling_utils", "models.auto.modeling_auto", "processing_utils"):
     import_module(f"transformers.{_name}")
 blocks.install()

@@ -1,51 +1,44 @@
-"""What twinkle, or its wiring, cannot do with a case."""
-
-from math import gcd
+"""Cases that twinkle, or its wiring, cannot run."""
 
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
+from harness.candidates.published.wiring.averages import micro_batches, other_average
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
 
 def trainer(case: Case, dtype: str = "fp32") -> str | None:
-    """What every entry refuses."""
+    """Refuse what no entry runs."""
     return limits.transformers(case, (dtype,))
 
 
 def over_all(case: Case) -> str | None:
-    """The loss is a sum, divided by the tokens of all micro-batches and replicas."""
-    other = case.loss != "token-mean"
-    return f"loss={case.loss}: its sum is divided by the tokens of all" if other else None
-
-
-def some_have_none(case: Case) -> bool:
-    """Whether a micro-batch has no target, and another may have."""
-    return case.dp * case.micro_batches > 1 and not limits.all_have_targets(case)
+    """Refuse losses other than a sum divided by the tokens of all micro-batches and replicas."""
+    return limits.first(
+        case.loss != "token-mean" and f"loss={case.loss}: its sum is divided by the tokens of all"
+    )
 
 
 def summed(case: Case, dtype: str = "fp32") -> str | None:
+    """Refuse what entries with a summed loss cannot run."""
     return (
         trainer(case, dtype)
         or over_all(case)
         or limits.first(
-            some_have_none(case)
+            case.dp * case.micro_batches > 1
+            and not limits.all_have_targets(case)
             and "a micro-batch without targets counts as one token, on one rank too: an entry"
         )
     )
 
 
 def averaged(case: Case) -> str | None:
-    """The loss is a mean over each micro-batch, and then over micro-batches and replicas."""
-    parts = {"token-mean": 1, "micro-mean": case.dp * case.micro_batches}
-    return trainer(case) or limits.first(
-        parts.get(case.loss, len(case.rows)) != case.dp * case.micro_batches
-        and f"loss={case.loss}: each micro-batch is averaged"
-    )
+    """Refuse losses other than the mean of the means of micro-batches."""
+    return trainer(case) or other_average(case, micro_batches, "each micro-batch is averaged")
 
 
 def several(case: Case) -> str | None:
-    """Rows that twinkle's processor collates."""
+    """Refuse what twinkle's processor cannot collate."""
     return limits.first(
         any(
             len(rows) > 1 and any(len(row) == 1 for row in rows)
@@ -56,7 +49,7 @@ def several(case: Case) -> str | None:
 
 
 def table(case: Case) -> str | None:
-    """Rows in a table."""
+    """Refuse what cannot run with rows in a table."""
     sides = {
         row.side
         for rows in limits.rows_by_micro_batch(case)
@@ -72,19 +65,25 @@ def table(case: Case) -> str | None:
 
 
 def needs_ring(case: Case) -> bool:
-    """Heads are dealt to so many ranks as divide them; such groups form a ring."""
-    return gcd(case.kv_heads, case.sp) < case.sp
+    """Whether there are too few kv heads to share them among all ranks of a sequence."""
+    return limits.ulysses_ranks(case) < case.sp
 
 
 def stream(case: Case) -> str | None:
-    """All rows of a micro-batch in one."""
+    """Refuse what cannot run with all rows of a micro-batch in one."""
     return limits.first(
         needs_ring(case)
         and f"kv_heads={case.kv_heads} sp={case.sp}: a ring, which is an entry of its own"
     )
 
 
+def packed(case: Case) -> str | None:
+    """Refuse what entries with a summed loss cannot run on rows that the processor packs."""
+    return summed(case) or several(case) or stream(case)
+
+
 def ring(case: Case) -> str | None:
+    """Refuse what is not a ring of groups that share heads."""
     return (
         # As for flash-attn: in fp32 a ring's buffers would be the same memory as its sums.
         summed(case, "bf16")
@@ -101,20 +100,20 @@ def ring(case: Case) -> str | None:
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: summed(case) or table(case),
     "padded-flash": lambda case: summed(case) or table(case),
-    "packed": lambda case: summed(case) or several(case) or stream(case),
+    "packed": packed,
     "packed-dataset": lambda case: summed(case) or stream(case),
     "ring": ring,
     "without-targets": lambda case: trainer(case) or over_all(case) or table(case),
     "mean": lambda case: averaged(case) or table(case),
     "packed-mean": lambda case: averaged(case) or several(case) or stream(case),
     "chunked": lambda case: summed(case) or table(case),
-    "packed-chunked": lambda case: summed(case) or several(case) or stream(case),
+    "packed-chunked": packed,
     "chunked-mean": lambda case: averaged(case) or table(case),
     "fused": lambda case: summed(case) or table(case),
-    "packed-fused": lambda case: summed(case) or several(case) or stream(case),
+    "packed-fused": packed,
 }
 SUM, TABLE = "dtype=fp32 loss=token-mean", "kernel=sdpa"
-# Only a ring makes groups of its own; all others are the harness's.
+# Only a ring makes groups of its own; other entries use the harness's.
 STATED = {
     **dict.fromkeys(
         ("padded", "padded-flash", "without-targets", "chunked", "fused"), f"{SUM} {TABLE}"

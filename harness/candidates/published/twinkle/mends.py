@@ -1,4 +1,4 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -9,18 +9,22 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.candidates.published.library import Mend
-from harness.candidates.published.wiring.decoder import IGNORED
-from harness.candidates.published.wiring.mending import Call, blocks_told_the_end, wrapped
+from harness.candidates.published.wiring.mending import (
+    Call,
+    blocks_get_the_final_result,
+    wrapped,
+)
+from harness.candidates.published.wiring.rows import IGNORED
 
 
-def ring_told_the_end() -> AbstractContextManager[Any]:
+def ring_with_final_result() -> AbstractContextManager[Any]:
     from harness.candidates.published.twinkle.library import ring
 
-    return blocks_told_the_end(ring)
+    return blocks_get_the_final_result(ring)
 
 
-def _by_all(labels_BL: Tensor) -> tuple[Tensor, int]:
-    """How many targets the ranks of a sequence have, and how many ranks these are."""
+def _count_over_ranks(labels_BL: Tensor) -> tuple[Tensor, int]:
+    """Return how many targets the ranks of a sequence have, and how many ranks these are."""
     from harness.candidates.published.twinkle.library import sharing
 
     shared = sharing.sequence_parallel
@@ -32,15 +36,15 @@ def _by_all(labels_BL: Tensor) -> tuple[Tensor, int]:
 
 
 def counted_together() -> AbstractContextManager[Any]:
-    """Each rank counts an even share of the targets of its sequence."""
+    """While this lasts, each rank counts an even share of the targets of its sequence."""
     from harness.candidates.published.twinkle.library import losses
 
     def around(released: Call) -> Call:
         @wraps(released)
-        def loss(self: Any, inputs: Any, outputs: Any, **named: Any) -> Any:
-            result = released(self, inputs, outputs, **named)
+        def loss(self: Any, inputs: Any, outputs: Any, **kwargs: Any) -> Any:
+            result = released(self, inputs, outputs, **kwargs)
             if self.reduction == "sum":
-                count, size = _by_all(inputs["labels"])
+                count, size = _count_over_ranks(inputs["labels"])
                 result["num_tokens"] = (count / size).clamp(min=1 / size)
             return result
 
@@ -50,18 +54,18 @@ def counted_together() -> AbstractContextManager[Any]:
 
 
 def averaged_together() -> AbstractContextManager[Any]:
-    """Each rank divides by an even share of the targets of its sequence."""
+    """While this lasts, each rank divides by an even share of the targets of its sequence."""
     from harness.candidates.published.twinkle.library import losses
 
     def around(released: Call) -> Call:
         @wraps(released)
-        def loss(self: Any, inputs: Any, outputs: Any, **named: Any) -> Any:
+        def loss(self: Any, inputs: Any, outputs: Any, **kwargs: Any) -> Any:
             if self.reduction == "sum":
-                return released(self, inputs, outputs, **named)
-            count, size = _by_all(inputs["labels"])
-            own = (inputs["labels"] != IGNORED).sum().clamp(min=1)
-            result = released(self, inputs, outputs, **named)
-            result["loss"] = result["loss"] * own * size / count.clamp(min=1)
+                return released(self, inputs, outputs, **kwargs)
+            count, size = _count_over_ranks(inputs["labels"])
+            own_count = (inputs["labels"] != IGNORED).sum().clamp(min=1)
+            result = released(self, inputs, outputs, **kwargs)
+            result["loss"] = result["loss"] * own_count * size / count.clamp(min=1)
             return result
 
         return loss
@@ -69,14 +73,14 @@ def averaged_together() -> AbstractContextManager[Any]:
     return wrapped(losses.ChunkedCrossEntropyLoss, "__call__", around)
 
 
-def nothing_counts_as_nothing() -> AbstractContextManager[Any]:
-    """A micro-batch without targets adds nothing to the divisor of gradients and logged loss."""
+def empty_micro_batch_counts_zero() -> AbstractContextManager[Any]:
+    """While this lasts, a micro-batch without targets adds nothing to the divisors."""
     from harness.candidates.published.twinkle.library import trainer
 
     def around(released: Call) -> Call:
         @wraps(released)
-        def calculate_loss(self: Any, **named: Any) -> Any:
-            value = released(self, **named)
+        def calculate_loss(self: Any, **kwargs: Any) -> Any:
+            value = released(self, **kwargs)
             status = self.optimizer_group[self.active_group].train_status
             if not (status.inputs["labels"] != IGNORED).any():
                 status.num_tokens -= 1 / self.device_mesh.world_size
@@ -88,27 +92,27 @@ def nothing_counts_as_nothing() -> AbstractContextManager[Any]:
     return wrapped(trainer.TransformersModel, "calculate_loss", around)
 
 
-def mask_of_one_row_is_padded() -> AbstractContextManager[Any]:
-    """The mask of one row is padded like the row, as masks of several rows are."""
+def mask_of_one_row_padded() -> AbstractContextManager[Any]:
+    """While this lasts, the mask of a single row is padded like the row."""
     from harness.candidates.published.twinkle.library import sharing
 
     def around(released: Call) -> Call:
         @wraps(released)
         def pad_and_split(
-            self: Any, ids: Any, embeds: Any, labels: Any, positions: Any, mask: Any, *given: Any,
-            **named: Any,
+            self: Any, ids: Any, embeds: Any, labels: Any, positions: Any, mask: Any, *args: Any,
+            **kwargs: Any,
         ) -> Any:  # fmt: skip
             if mask is not None and len(mask) == 1 and self.attn_implementation == "sdpa":
                 mask = self.pad(mask, padding_value=0)
-            return released(self, ids, embeds, labels, positions, mask, *given, **named)
+            return released(self, ids, embeds, labels, positions, mask, *args, **kwargs)
 
         return pad_and_split
 
     return wrapped(sharing.SequenceParallel, "pad_and_split_inputs", around)
 
 
-def one_row_is_padding_free() -> AbstractContextManager[Any]:
-    """Where rows begin is said by the library itself, as for padding_free."""
+def single_row_as_padding_free() -> AbstractContextManager[Any]:
+    """While this lasts, the library itself finds where rows begin, as for padding_free."""
     from harness.candidates.published.twinkle.library import sharing
 
     def around(released: Call) -> Call:
@@ -124,10 +128,10 @@ def one_row_is_padding_free() -> AbstractContextManager[Any]:
 
 
 MENDS: dict[str, Mend] = {
-    "ring-drops-lse-gradient": ring_told_the_end,
+    "ring-drops-lse-gradient": ring_with_final_result,
     "chunked-loss-counts-empty-ranks": counted_together,
     "chunked-loss-mean-of-ranks": averaged_together,
-    "empty-batch-counts-as-a-token": nothing_counts_as_nothing,
-    "mask-of-one-row-not-padded": mask_of_one_row_is_padded,
-    "padding-begins-a-row": one_row_is_padding_free,
+    "empty-batch-counts-as-a-token": empty_micro_batch_counts_zero,
+    "mask-of-one-row-not-padded": mask_of_one_row_padded,
+    "padding-begins-a-row": single_row_as_padding_free,
 }

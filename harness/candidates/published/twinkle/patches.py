@@ -1,4 +1,4 @@
-"""What twinkle changes for a whole process, for one case only."""
+"""Limit to one case what twinkle changes for a whole process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from harness.candidates.published.twinkle.library import sharing
 from harness.candidates.published.wiring.restored import restored
 
 _released: Callable[..., Any] = sharing._get_seq_groups_from_device_mesh
-# A ring takes all ranks that there are: groups of one mesh are made once.
+# Kept by mesh: a ring spans all ranks of the process group, and its groups last.
 _groups: Callable[[int, int, int], Any] = cache(
     lambda dp, sp, ring: _released(
         sharing.DeviceMesh.from_sizes(dp_size=dp * sp * ring, ulysses_size=sp * ring),
@@ -20,8 +20,8 @@ _groups: Callable[[int, int, int], Any] = cache(
 )
 
 
-def groups_of(rank: Rank) -> Callable[..., Any]:
-    """A maker of its groups, over those that the harness has where these are enough."""
+def groups_maker(rank: Rank) -> Callable[..., Any]:
+    """Return a maker of its groups, which uses the harness's groups where these are enough."""
 
     def groups(mesh: Any, seq_size: int, sp_size: int, ring_size: int) -> Any:
         if ring_size == 1:
@@ -33,11 +33,11 @@ def groups_of(rank: Rank) -> Callable[..., Any]:
 
 @contextmanager
 def prepared(rank: Rank) -> Iterator[None]:
-    """Nothing is shared yet; afterwards the process is as it was."""
+    """Reset the library's state of sharing; at the end the process is as it was."""
     with (
         restored(),
         patch.object(sharing.SequenceParallel, "_global_inited", False),
-        patch.object(sharing, "_get_seq_groups_from_device_mesh", groups_of(rank)),
+        patch.object(sharing, "_get_seq_groups_from_device_mesh", groups_maker(rank)),
     ):
         sharing.sequence_parallel.__init__()
         yield

@@ -1,27 +1,32 @@
-"""veomni's exchanges, collator and losses around our decoder.
+"""Steps of our decoder with veomni's exchanges, collator and losses.
 
-Legend: B one row, L tokens on this rank, S tokens of the stream, N heads, C kv heads, H head dim.
+Legend: B one row, L tokens of this rank, S tokens of the stream, N heads, C kv heads, H head dim.
 """
 
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring.decoder import (
-    IGNORED,
     Part,
     local_mean,
+    share_of_loss,
     token_losses,
     train,
+    window_size,
 )
-from harness.candidates.published.wiring.decoder import weighted as share
 from harness.candidates.published.wiring.packages import bare_packages
-from harness.candidates.published.wiring.rows import PADDING, Padded, micro_batches
+from harness.candidates.published.wiring.rows import (
+    IGNORED,
+    PADDING,
+    Padded,
+    micro_batches,
+    shifted,
+)
 from harness.case import Case
 from harness.reference.decoder import Attend, Decoder
 
@@ -55,65 +60,62 @@ except ImportError:
 
     set_parallel_state = None
 
-# loss(this rank's token losses, its part, its collated batch) -> what it calls backward on.
+# loss(this rank's token losses, its part, its collated batch) -> the tensor for backward.
 Loss = Callable[[Tensor, Part, dict[str, Tensor]], Tensor]
 
 
 def ulysses(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train with the library's mean over all micro-batches."""
     state = use(case)
-    counted = [count_loss_token(collated(batch)) for batch in micro_batches(case, rank)]
-    everything = {"foundation_tokens": sum(each["foundation_tokens"] for each in counted)}
+    counts = [count_loss_token(collated(batch)) for batch in micro_batches(case, rank)]
+    of_all = {"foundation_tokens": sum(count["foundation_tokens"] for count in counts)}
 
-    def loss(nll: Tensor, part: Part, collate: dict[str, Tensor]) -> Tensor:
+    def loss(nll: Tensor, part: Part, data: dict[str, Tensor]) -> Tensor:
         mean = local_mean(nll, part.labels)
         if state.sp_enabled:
             mean = reduce_sequence_parallel_loss(mean, (part.labels != IGNORED).sum())
         if case.loss == "micro-mean":
             return mean / case.micro_batches
-        whole: Tensor = mean_global_loss(mean, count_loss_token(collate), everything)[
-            "foundation_loss"
-        ]
-        return whole
+        losses: dict[str, Tensor] = mean_global_loss(mean, count_loss_token(data), of_all)
+        return losses["foundation_loss"]
 
     step(case, rank, emit, loss)
 
 
 def gather(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train with losses that every rank gathers."""
     state = use(case)
 
-    def loss(nll: Tensor, part: Part, collate: dict[str, Tensor]) -> Tensor:  # noqa: ARG001
+    def loss(nll: Tensor, part: Part, data: dict[str, Tensor]) -> Tensor:  # noqa: ARG001
         tokens = part.tokens.flatten()
         if state.sp_enabled:
             nll = gather_outputs(nll, gather_dim=0, group=state.sp_group)
             tokens = gather_outputs(tokens, gather_dim=0, group=state.sp_group)
         # Every rank has the loss of its replica, of which the global loss is the mean.
-        return share(case, nll, tokens) * case.dp
+        return share_of_loss(case, nll, tokens) * case.dp
 
     step(case, rank, emit, loss)
 
 
 def step(case: Case, rank: Rank, emit: Emit, loss: Loss) -> None:
-    """Gradients are averaged over all ranks, as FSDP does; so is what is logged."""
+    """Train with gradients averaged over all ranks, as by FSDP; so is the logged loss."""
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
-        collate = collated(batch)
-        part = Part(*(collate[key] for key in ("input_ids", "position_ids", "labels", "tokens")))
+    def forward_backward(model: Decoder, batch: Padded, emit: Emit) -> Tensor:
+        data = collated(batch)
+        part = Part(*(data[key] for key in ("input_ids", "position_ids", "labels", "tokens")))
         if case.sp == 1:
-            part = Part(part.ids, part.positions, next_of(part.labels), part.tokens)
-        nll = token_losses(model, part, attention(case, collate), say)
-        value = loss(nll, part, collate)
+            # Without sequence parallelism the collator does not shift labels.
+            part = Part(part.ids, part.positions, shifted(part.labels), part.tokens)
+        nll = token_losses(model, part, attention(case, data), emit)
+        value = loss(nll, part, data)
         value.backward()
         return value.detach()
 
-    def logged(value: Tensor) -> Tensor:
-        dist.all_reduce(value, group=rank.world)
-        return value / case.ranks
-
-    train(case, rank, emit, forward_backward, mean=True, logged=logged)
+    train(case, rank, emit, forward_backward, mean=True)
 
 
 def use(case: Case) -> parallel_state.ParallelState:
-    """The library's own mesh over all ranks; the library keeps one for each shape."""
+    """Use the library's own mesh over all ranks; the library keeps one for each shape."""
     state = init_parallel_state(
         dp_size=case.dp,
         dp_shard_size=case.dp,
@@ -127,32 +129,24 @@ def use(case: Case) -> parallel_state.ParallelState:
 
 
 def collated(batch: Padded) -> dict[str, Tensor]:
-    """The rows as its data loader hands them to a model: end to end, padded, cut, shifted."""
-    features = []
-    for row, real_S in enumerate(batch.attended_BS.bool()):
-        ids = batch.ids_BS[row, real_S]
-        features.append(
-            {
-                "input_ids": ids,
-                "attention_mask": torch.ones_like(ids),
-                "labels": ids.masked_fill(~batch.targets_BS[row, real_S], IGNORED),
-                "tokens": batch.tokens_BS[row, real_S],
-            }
-        )
+    """Return the rows as from its data loader: end to end, padded, cut and shifted."""
+    features = [
+        {
+            "input_ids": row.ids_T,
+            "attention_mask": torch.ones_like(row.ids_T),
+            "labels": row.labels,
+            "tokens": row.tokens_T,
+        }
+        for row in batch.rows
+    ]
     collator = MainCollator({"tokens": DataCollateInfo(-1, True, PADDING, 1)})
-    found: dict[str, Tensor] = collator(features)
-    return found
+    data: dict[str, Tensor] = collator(features)
+    return data
 
 
-def next_of(labels_BS: Tensor) -> Tensor:
-    """Labels moved up by one: without sequence parallelism the collator does not shift them."""
-    return torch.nn.functional.pad(labels_BS, (0, 1), value=IGNORED)[:, 1:]
-
-
-def attention(case: Case, collate: dict[str, Tensor]) -> Attend:
-    """Between its two exchanges, the kernel gets the ends of rows that the collator found."""
+def attention(case: Case, data: dict[str, Tensor]) -> Attend:
+    """Return the two exchanges around a kernel, which gets the collator's ends of rows."""
     group, size = parallel_state.get_parallel_state().ulysses_group, case.sp
-    window = (-1, -1) if case.window is None else (case.window - 1, 0)
 
     def attend(q_BLNH: Tensor, k_BLCH: Tensor, v_BLCH: Tensor) -> Tensor:
         q, k, v = q_BLNH, k_BLCH, v_BLCH
@@ -162,12 +156,12 @@ def attention(case: Case, collate: dict[str, Tensor]) -> Attend:
             q.squeeze(0),
             k.squeeze(0),
             v.squeeze(0),
-            collate["cu_seq_lens_q"],
-            collate["cu_seq_lens_k"],
-            int(collate["max_length_q"]),
-            int(collate["max_length_k"]),
+            data["cu_seq_lens_q"],
+            data["cu_seq_lens_k"],
+            int(data["max_length_q"]),
+            int(data["max_length_k"]),
             causal=True,
-            window_size=window,
+            window_size=window_size(case),
         ).unsqueeze(0)
         if group is not None:
             out = restore_ulysses_output(out, group=group)

@@ -1,25 +1,24 @@
-"""What each entry refuses."""
+"""Cases that each entry refuses."""
+
+from functools import partial
 
 from harness.candidates.published.library import Limit
-from harness.candidates.published.wiring.limits import all_have_targets, decoder, first
+from harness.candidates.published.wiring.limits import ALL_DTYPES, all_have_targets, decoder, first
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
-DTYPES = ("fp64", "fp32", "bf16")
+gathered = partial(decoder, dtypes=ALL_DTYPES)
 
 
 def trained(case: Case) -> str | None:
-    return decoder(case, DTYPES) or first(
+    """Refuse losses that its trainer does not compute."""
+    return gathered(case) or first(
         case.loss == "row-mean" and "loss=row-mean: its trainer averages over tokens",
         # On one rank the library skips the reduction that guards against NaN.
         case.sp == 1
         and not all_have_targets(case)
         and "sp=1: the log of a micro-batch without targets is NaN, as torch's mean of nothing is",
     )
-
-
-def gathered(case: Case) -> str | None:
-    return decoder(case, DTYPES)
 
 
 LIMITS: dict[str, Limit] = {"ulysses": trained, "gather": gathered}

@@ -1,4 +1,4 @@
-"""What the wiring needs of 0.1.12 and older releases lack."""
+"""Functions of 0.1.12 that the wiring needs and older releases lack."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from veomni.distributed.sequence_parallel import gather_heads_scatter_seq, gathe
 def prepare_ulysses_qkv(
     query: Tensor, key: Tensor, value: Tensor, *, group: ProcessGroup, ulysses_size: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Until 0.1.11 these lines stand in `flash_attention_forward`, among a GPU's."""
+    """Do what `flash_attention_forward` does until 0.1.11, among lines for a GPU."""
     heads, kv_heads = query.shape[2], key.shape[2]
     if ulysses_size > kv_heads:
         key, value = (x.repeat_interleave(ulysses_size // kv_heads, 2) for x in (key, value))
@@ -29,9 +29,9 @@ def restore_ulysses_output(output: Tensor, *, group: ProcessGroup) -> Tensor:
     return restored.unsqueeze(0)
 
 
-def init_parallel_state(**named: Any) -> Any:
-    """Until 0.1.11 there is one state for good; a case may need another."""
-    named.pop("name")
+def init_parallel_state(**options: Any) -> Any:
+    """Reset the state, of which there is only one until 0.1.11; a case may need another."""
+    options.pop("name")
     parallel_state._PARALLEL_STATE = None
-    parallel_state.init_parallel_state(**named)
+    parallel_state.init_parallel_state(**options)
     return parallel_state.get_parallel_state()

@@ -1,13 +1,12 @@
-"""verl's current SFT step: methods of its FSDP engine, with FSDP left out.
+"""verl's current SFT step: the methods of its FSDP engine, without FSDP.
 
-Its module imports ray, peft and hydra; the methods are taken out of it word for word.
+The methods are lifted out of their module, which imports ray, peft and hydra.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, ContextManager, Optional  # noqa: UP035 - named by what is lifted
+from typing import Any, ContextManager  # noqa: UP035 - lifted code uses this name
 
 import torch
 from tensordict import TensorDict
@@ -18,9 +17,10 @@ from verl.utils.dataset.dataset_utils import DatasetPadMode
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
-from harness.candidates.published.verl.library import gather_outputs_and_unpad, numbers, ulysses
+from harness.candidates.published.verl.library import gather_outputs_and_unpad, own_tokens, ulysses
+from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.packages import folder, lifted
-from harness.candidates.published.wiring.rows import Padded, micro_batches
+from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
 WORKERS = folder("verl") / "workers"
@@ -40,15 +40,13 @@ UTILITIES = (
 
 
 @cache
-def given() -> dict[str, Any]:
-    """What the methods and functions take from their modules."""
+def names_of_modules() -> dict[str, Any]:
+    """Return the names that the methods and functions take from their modules."""
     names: dict[str, Any] = {
         "ActorConfig": object,
-        "Callable": Callable,
         "ContextManager": ContextManager,
         "DTensor": DTensor,
         "DatasetPadMode": DatasetPadMode,
-        "Optional": Optional,
         "TensorDict": TensorDict,
         "append_to_dict": lambda *_: None,
         "contextmanager": contextmanager,
@@ -60,7 +58,6 @@ def given() -> dict[str, Any]:
         "get_device_name": lambda: "cpu",
         "masked_sum": torch_functional.masked_sum,
         "nullcontext": nullcontext,
-        "torch": torch,
         "tu": tensordict_utils,
         "ulysses_pad_and_slice_inputs": ulysses.ulysses_pad_and_slice_inputs,
         "verl_F": torch_functional,
@@ -72,9 +69,9 @@ def given() -> dict[str, Any]:
     return names
 
 
-def sft_loss(**named: Any) -> Any:
-    """The released loss; the first argument is a configuration that it does not read."""
-    return given()["sft_loss"](None, **named)
+def sft_loss(**kwargs: Any) -> Any:
+    """Return the released loss; its first argument, a configuration, is never read."""
+    return names_of_modules()["sft_loss"](None, **kwargs)
 
 
 class Engine:
@@ -82,9 +79,9 @@ class Engine:
 
     def __init__(self, case: Case, rank: Rank, model: Any) -> None:
         self.case, self.rank, self.model = case, rank, model
-        names = given() | {"logprobs_from_logits": self.logprobs}
+        names = names_of_modules() | {"logprobs_from_logits": self.logprobs}
         self.methods = {name.partition(".")[2]: lifted(ENGINE, name, names) for name in METHODS}
-        # What the methods read.
+        # The methods read these.
         self.module = self
         self.config = model.config
         self.pad_to_length = False
@@ -99,10 +96,10 @@ class Engine:
             raise AttributeError(name)
         return methods[name].__get__(self)
 
-    def step(self, data: TensorDict, say: Emit) -> float:
-        """Forward and backward of all micro-batches -> the loss of this replica, for the log."""
-        self.say = say
-        self.pending: Iterator[Padded] = iter(micro_batches(self.case, self.rank))
+    def step(self, data: TensorDict, emit: Emit) -> float:
+        """Run forward and backward of all micro-batches -> this replica's logged loss."""
+        self.emit = emit
+        self.pending = iter(micro_batches(self.case, self.rank))
         losses: list[float] = self.forward_backward_batch(data, sft_loss)["loss"]
         return sum(losses)
 
@@ -112,38 +109,36 @@ class Engine:
     def get_data_parallel_group(self) -> Any:
         return self.rank.dp
 
-    def __call__(self, **named: Any) -> Any:
-        self.tokens = numbers(next(self.pending).packed.tokens_T, self.case.sp)
-        self.say("ids", named["input_ids"][0], self.tokens)
-        self.say("positions", named["position_ids"][0], self.tokens)
-        with huggingface.watched(self.model, self.case, self.say, self.tokens):
-            return self.model(**named)
+    def __call__(self, **inputs: Any) -> Any:
+        self.tokens = own_tokens(next(self.pending).packed.tokens_T, self.case.sp)
+        emit_inputs(self.emit, inputs, self.tokens)
+        with huggingface.watched(self.model, self.case, self.emit, self.tokens):
+            return self.model(**inputs)
 
-    def logprobs(self, logits: Tensor, labels: Tensor, **named: Any) -> Tensor:
-        """The released log-probabilities, which are emitted as losses."""
-        found: Tensor = torch_functional.logprobs_from_logits(logits, labels, **named)
-        self.say("labels", labels, self.tokens)
-        self.say("nll", -found, self.tokens)
-        return found
+    def logprobs(self, logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
+        """Return the released log-probabilities, and emit them as losses."""
+        log_probs: Tensor = torch_functional.logprobs_from_logits(logits, labels, **options)
+        emit_losses(self.emit, -log_probs, labels, self.tokens)
+        return log_probs
 
 
 def batch(case: Case, rank: Rank, *, first_tokens: bool) -> TensorDict:
-    """The rows of a replica as the collator hands them over, jagged."""
-    mine = range(rank.dp_index, len(case.rows), case.dp)
+    """Return the rows of a replica as the collator passes them on, jagged."""
+    numbers = range(rank.dp_index, len(case.rows), case.dp)
     ids, positions, masks = [], [], []
-    for number in mine:
+    for number in numbers:
         bits = [int(bit) for bit in case.rows[number].mask]
         ids.append(torch.tensor(case.ids_of(number)))
         positions.append(torch.arange(len(bits)))
         masks.append(torch.tensor(bits if first_tokens else [0, *bits[1:]]))
-    named = {"input_ids": ids, "position_ids": positions, "loss_mask": masks}
+    columns = {"input_ids": ids, "position_ids": positions, "loss_mask": masks}
     data: TensorDict = tensordict_utils.get_tensordict(
         {
             name: torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-            for name, rows in named.items()
+            for name, rows in columns.items()
         },
         {
-            "micro_batch_size_per_gpu": len(mine) // case.micro_batches,
+            "micro_batch_size_per_gpu": len(numbers) // case.micro_batches,
             "temperature": 1.0,
             "use_dynamic_bsz": False,
         },

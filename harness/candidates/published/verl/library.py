@@ -12,7 +12,7 @@ from transformers.integrations import flash_attention
 
 from harness.candidates.published.wiring.packages import bare_packages
 
-__all__ = ["gather_outputs_and_unpad", "numbers", "patched", "shared_by", "ulysses"]
+__all__ = ["gather_outputs_and_unpad", "own_tokens", "patched", "sharing", "ulysses"]
 
 bare_packages(
     *("verl", "verl.utils", "verl.utils.dataset"),
@@ -30,7 +30,7 @@ gather_outputs_and_unpad = getattr(
 
 @contextmanager
 def patched(model: Any, size: int) -> Iterator[None]:
-    """While it lasts, a model has verl's attention of this size: the next case has another."""
+    """While this lasts, a model has verl's attention for so many ranks of a sequence."""
     name = "_flash_attention_forward"
     with patch.object(flash_attention, name, getattr(flash_attention, name)):
         with redirect_stdout(StringIO()):
@@ -39,8 +39,8 @@ def patched(model: Any, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def shared_by(group: ProcessGroup) -> Iterator[None]:
-    """The ranks of a group share a sequence; a group of one is none, as for verl's workers."""
+def sharing(group: ProcessGroup) -> Iterator[None]:
+    """While this lasts, the ranks of a group share a sequence; a group of one is no group."""
     ulysses.set_ulysses_sequence_parallel_group(group if group.size() > 1 else None)
     try:
         yield
@@ -48,11 +48,11 @@ def shared_by(group: ProcessGroup) -> Iterator[None]:
         ulysses.set_ulysses_sequence_parallel_group(None)
 
 
-def numbers(tokens_T: Tensor, size: int) -> Tensor:
-    """This rank's token numbers, cut as a packed row is; -1 for padding."""
+def own_tokens(tokens_T: Tensor, size: int) -> Tensor:
+    """Return this rank's token numbers, cut as a packed row is; -1 for padding."""
     if size == 1:
         return tokens_T
-    # verl pads with zeros, so numbers are from one meanwhile.
+    # Meanwhile they count from one, because verl pads with zeros.
     shard, *_ = ulysses.ulysses_pad_and_slice_inputs(tokens_T[None] + 1, None, size)
-    mine: Tensor = shard[0] - 1
-    return mine
+    tokens_L: Tensor = shard[0] - 1
+    return tokens_L

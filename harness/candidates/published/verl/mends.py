@@ -1,4 +1,4 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +12,7 @@ from harness.candidates.published.library import Mend
 
 
 def attention_that_shares() -> AbstractContextManager[Any]:
-    """Where ranks share a sequence, the model has the attention that the library patches."""
+    """While this lasts, a model that ranks share has the attention that the library patches."""
     from harness.candidates.published.verl import candidate, library
 
     released = library.patched
@@ -27,32 +27,32 @@ def attention_that_shares() -> AbstractContextManager[Any]:
 
 
 def first_tokens_masked() -> AbstractContextManager[Any]:
-    """A row's first token is no target, neither counted nor learnt."""
+    """While this lasts, a row's first token is no target, neither counted nor learnt."""
     from harness.candidates.published.verl import engine
 
     released = engine.Engine.step
 
-    def step(self: engine.Engine, data: Any, say: Any) -> float:
+    def step(self: engine.Engine, data: Any, emit: Any) -> float:
         mask = data["loss_mask"]
         values = mask.values().clone()
         values[mask.offsets()[:-1]] = 0
         data["loss_mask"] = torch.nested.nested_tensor_from_jagged(values, mask.offsets())
-        return released(self, data, say)
+        return released(self, data, emit)
 
     return patch.object(engine.Engine, "step", step)
 
 
 def nothing_is_zero() -> AbstractContextManager[Any]:
-    """The mean of no target is zero."""
+    """While this lasts, the mean of no target is zero."""
     from harness.candidates.published.verl import engine
 
-    released = engine.given()["sft_loss"]
+    released = engine.names_of_modules()["sft_loss"]
 
-    def loss(*given: Any, **named: Any) -> tuple[Tensor, Any]:
-        value, metrics = released(*given, **named)
+    def loss(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        value, metrics = released(*args, **kwargs)
         return value.nan_to_num(), metrics
 
-    return patch.dict(engine.given(), sft_loss=loss)
+    return patch.dict(engine.names_of_modules(), sft_loss=loss)
 
 
 MENDS: dict[str, Mend] = {

@@ -1,4 +1,4 @@
-"""Every entry of verl's first SFT trainer."""
+"""Steps of verl's first SFT trainer over ranks that share a sequence."""
 
 from functools import partial
 
@@ -17,27 +17,28 @@ from harness.case import Case
 def step(
     case: Case, rank: Rank, emit: Emit, *, balanced: bool = False, predicting: bool = False
 ) -> None:
-    """The released `training_step`, which packs rows as soon as ranks share them."""
+    """Train with the released `training_step`, which packs rows if ranks share them."""
     model = huggingface.build(case, rank.device)
     flash.give_to_transformers()
     model.set_attn_implementation("flash_attention_2")
     parameters = huggingface.parameters(model, case)
-    mine = list(range(rank.dp_index, len(case.rows), case.dp))
+    rows = list(range(rank.dp_index, len(case.rows), case.dp))
     sizes = list(map(len, dealt(case, rank.dp_index)))
     trainer = Trainer(case, rank, model, balanced=balanced)
     trainer.parameters = parameters
     with patched(model, case.sp):
-        for say in steps(case, parameters, emit):
-            batch = Batch(padded(case, mine, rank.device), sizes, predicting=predicting)
-            loss = trainer.training_step(batch, say)
+        for step_emit in steps(case, parameters, emit):
+            batch = Batch(padded(case, rows, rank.device), sizes, predicting=predicting)
+            loss = trainer.training_step(batch, step_emit)
     flash.must_have_run()
     emit("loss", next(model.parameters()).new_tensor(loss))
     emit_gradients(parameters, emit)
 
 
 STEPS: dict[str, Step] = {
-    # With the masks of MultiTurnSFTDataset, and with those of SFTDataset.
+    # With the masks of MultiTurnSFTDataset.
     "packed": step,
+    # With the masks of SFTDataset.
     "single-turn": partial(step, predicting=True),
     "balanced": partial(step, balanced=True),
 }

@@ -1,4 +1,4 @@
-"""Methods of the released trainer, whose module imports hydra, ray and peft."""
+"""Methods of the released trainer, lifted out of a module that imports hydra, ray and peft."""
 
 import logging
 import time
@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.flash_stand_in.padding import padding_functions
@@ -29,8 +28,8 @@ ShardingManager = lifted(
     },
 )
 
-# What the methods take from their module. The packing is flash-attn's, of which we have a
-# stand-in; a rank without a GPU takes the branch that sums and divides instead of averaging.
+# The names that the methods take from their module. Packing is flash-attn's, so the stand-in's.
+# A rank that has no GPU takes the branch that sums and divides, because gloo has no average.
 GIVEN: Mapping[str, Any] = {
     **padding_functions(),
     "gather_outputs_and_unpad": gather_outputs_and_unpad,
@@ -43,13 +42,12 @@ GIVEN: Mapping[str, Any] = {
     "nullcontext": nullcontext,
     "TensorDict": object,
     "time": time,
-    "torch": torch,
     "ulysses_pad_and_slice_inputs": ulysses.ulysses_pad_and_slice_inputs,
 }
 
 
 def methods(cross_entropy: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`training_step` and what it calls for each micro-batch, with this loss function."""
+    """Return `training_step` and the method that it calls for each micro-batch."""
     given = {**GIVEN, "nn": SimpleNamespace(CrossEntropyLoss=cross_entropy)}
     step, micro_step = (
         lifted(TRAINER, f"FSDPSFTTrainer.{name}", given)

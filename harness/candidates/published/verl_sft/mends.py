@@ -1,4 +1,4 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -8,7 +8,7 @@ from harness.candidates.published.library import Mend
 
 
 def times_all_ranks() -> AbstractContextManager[Any]:
-    """The loss over the count of all ranks is multiplied by their number."""
+    """While this lasts, a loss divided by the count of all ranks is multiplied by their number."""
     from harness.candidates.published.verl_sft.trainer import Mesh
 
     def size(self: Mesh, _name: str) -> int:
@@ -21,11 +21,11 @@ def times_all_ranks() -> AbstractContextManager[Any]:
 
 
 def predicted_tokens_marked() -> AbstractContextManager[Any]:
-    """The data set marks the token that is predicted, as the trainer reads it."""
+    """While this lasts, the data set marks the predicted token, as the trainer expects."""
     from harness.candidates.published.verl_sft import candidate, trainer
 
-    def batch(*given: Any, **_: Any) -> trainer.Batch:
-        return trainer.Batch(*given, predicting=False)
+    def batch(*args: Any, **_: Any) -> trainer.Batch:
+        return trainer.Batch(*args, predicting=False)
 
     return patch.object(candidate, "Batch", batch)
 

@@ -1,4 +1,4 @@
-"""What the trainer's methods find in `self`, with FSDP left out.
+"""An object on which the trainer's released methods run, without FSDP.
 
 Legend: B rows, S columns, V vocabulary.
 """
@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
-from harness.candidates.published.verl.library import numbers
+from harness.candidates.published.verl.library import own_tokens
 from harness.candidates.published.verl_sft.library import ShardingManager, methods
+from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.gradients import reduce
 from harness.candidates.published.wiring.rows import Padded
 from harness.case import Case
@@ -42,7 +43,7 @@ class Batch(dict[str, Any]):
         )
 
     def split(self, _: int) -> list["Batch"]:
-        """The micro-batches of the case, whatever size is asked for."""
+        """Return the micro-batches of the case, whatever size is given."""
         pieces = zip(
             *(getattr(self.padded, name).split(self.sizes) for name in Padded.__slots__),
             strict=True,
@@ -51,7 +52,7 @@ class Batch(dict[str, Any]):
 
 
 class Mesh:
-    """A mesh by names; the true one takes no name in `size` and raises TypeError."""
+    """A mesh whose `size` accepts a name; in the release that raises TypeError."""
 
     def __init__(self, rank: Rank) -> None:
         self.groups = {"dp": rank.dp, "sp": rank.sp}
@@ -73,7 +74,7 @@ def summed(
 def size(
     original: Callable[..., int], world: ProcessGroup, group: ProcessGroup | None = None
 ) -> int:
-    """The size of the group, or of `world` where no group is named."""
+    """Return the size of the group, or of `world` where no group is named."""
     return original(group or world)
 
 
@@ -84,7 +85,7 @@ class Trainer:
         self.case, self.rank, self.model = case, rank, model
         self.step, self.micro_step = methods(self.cross_entropy)
         self.parameters: dict[str, nn.Parameter] = {}
-        # What the methods read.
+        # The methods read these.
         self.use_remove_padding = case.sp > 1
         self.device_name = rank.device.type
         self.fsdp_model = self
@@ -97,17 +98,17 @@ class Trainer:
             model=SimpleNamespace(strategy="fsdp"),
             optim=SimpleNamespace(clip_grad=1.0),
         )
-        # Steps are taken outside.
+        # The caller updates the weights.
         self.optimizer = SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
         self.lr_scheduler = SimpleNamespace(step=lambda: None, get_last_lr=lambda: [0.0])
 
-    def training_step(self, batch: Batch, say: Emit) -> float:
-        """The loss that a step logs; gradients are those that its optimizer would see."""
-        self.say = say
+    def training_step(self, batch: Batch, emit: Emit) -> float:
+        """Run one step up to the gradients that its optimizer would see -> the logged loss."""
+        self.emit = emit
         world = self.rank.world
         with (
             patch.object(torch, "autocast", lambda *_, **__: nullcontext()),
-            # There may be more ranks than those of the case.
+            # The process group may have more ranks than the case.
             patch.object(dist, "all_reduce", partial(summed, dist.all_reduce, world)),
             patch.object(dist, "get_world_size", partial(size, dist.get_world_size, world)),
         ):
@@ -119,44 +120,43 @@ class Trainer:
         loss: Tensor = self.micro_step(self, batch, **options)
         return loss
 
-    # What the methods call of the model that FSDP has wrapped.
+    # The methods call these of the model that FSDP has wrapped.
 
     def train(self) -> None:
         self.model.train()
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, **inputs: Any) -> Any:
         tokens = self.tokens()
-        self.say("ids", given["input_ids"].flatten(), tokens)
-        self.say("positions", given["position_ids"].flatten(), tokens)
-        with huggingface.watched(self.model, self.case, self.say, tokens):
-            return self.model(**given)
+        emit_inputs(self.emit, inputs, tokens)
+        with huggingface.watched(self.model, self.case, self.emit, tokens):
+            return self.model(**inputs)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:  # noqa: ARG002 - nothing is clipped
-        """Average over all ranks, as FSDP would have by now."""
+        """Average gradients over all ranks, as FSDP would have by now."""
         reduce(self.parameters, self.rank.world, mean=True)
         return torch.zeros(())
 
     def cross_entropy(self, reduction: str) -> Any:
-        """The loss of torch, which emits what it computes."""
+        """Return the loss of torch, which emits what it computes."""
         original = nn.CrossEntropyLoss(reduction=reduction)
 
         def losses(logits_LV: Tensor, labels_L: Tensor) -> Tensor:
             nll_L: Tensor = original(logits_LV, labels_L)
-            for name, of_tokens in (("labels", labels_L), ("nll", nll_L)):
-                # At sp 1 the trainer has dropped the last column.
-                told = of_tokens if self.case.sp > 1 else self.of_all_columns(of_tokens)
-                self.say(name, told, self.tokens())
+            emit_losses(
+                self.emit, self.all_columns(nll_L), self.all_columns(labels_L), self.tokens()
+            )
             return nll_L
 
         return losses
 
-    def of_all_columns(self, x: Tensor) -> Tensor:
-        """The values of all columns, with zeros in the last one."""
-        rows = len(self.padded.ids_BS)
-        return F.pad(x.view(rows, -1), (0, 1)).flatten()
+    def all_columns(self, x: Tensor) -> Tensor:
+        """Return the values with zeros in the last column, which the trainer drops at sp 1."""
+        if self.case.sp > 1:
+            return x
+        return F.pad(x.view(len(self.padded.ids_BS), -1), (0, 1)).flatten()
 
     def tokens(self) -> Tensor:
-        """The numbers of the tokens that the model is given."""
+        """Return the numbers of the tokens that the model is given."""
         if self.case.sp == 1:
             return self.padded.tokens_BS.flatten()
-        return numbers(self.padded.packed.tokens_T, self.case.sp)
+        return own_tokens(self.padded.packed.tokens_T, self.case.sp)

@@ -1,4 +1,7 @@
-"""An all_gather: torch.distributed.nn's fails in backward, over gloo in groups without rank 0."""
+"""An all_gather with a backward that works over gloo.
+
+That of torch.distributed.nn fails in groups without rank 0.
+"""
 
 from typing import Any
 
@@ -27,6 +30,6 @@ class _AllGather(torch.autograd.Function):
 
 
 def all_gather(tensor: Tensor, group: ProcessGroup) -> tuple[Tensor, ...]:
-    """What each rank has; backward sums the gradients that all ranks have of it."""
+    """Return the tensor of each rank; backward sums the gradients that all ranks have of it."""
     gather: Any = _AllGather.apply
     return tuple(gather(tensor, group))

@@ -1,6 +1,7 @@
-"""From what backward left on each rank to what an optimizer sees."""
+"""Run the steps of a case; turn what backward left on each rank into what an optimizer sees."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from harness.case import LEARNING_RATE, Case
 
 
 def steps(case: Case, parameters: Mapping[str, nn.Parameter], emit: Emit) -> Iterator[Emit]:
-    """How to emit in each step of the case; all but the last are silent and end in plain SGD."""
+    """Yield for each step how to emit: `silent`, then plain SGD; `emit` in the last step."""
     for number in range(case.steps):
         for parameter in parameters.values():
             parameter.grad = None
@@ -33,7 +34,7 @@ def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
 def reduce(
     parameters: Mapping[str, nn.Parameter], group: ProcessGroup, *, mean: bool = False
 ) -> None:
-    """Sum gradients over the group, or average them, as the library has its users do."""
+    """Sum gradients over the group, or average them; a missing gradient counts as zeros."""
     for parameter in parameters.values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -43,14 +44,18 @@ def reduce(
 
 
 def emit_gradients(parameters: Mapping[str, nn.Parameter], emit: Emit) -> None:
-    """Emit each gradient by our name: zeros for a parameter that backward never reached."""
+    """Emit each gradient by our name, whole if FSDP has cut it; a missing one as zeros."""
     for name, parameter in parameters.items():
-        gradient = parameter.grad
-        emit(f"grad.{name}", torch.zeros_like(parameter) if gradient is None else gradient)
+        gradient: Any = parameter.grad
+        if gradient is None:
+            gradient = torch.zeros_like(parameter)
+        if hasattr(gradient, "full_tensor"):
+            gradient = gradient.full_tensor()
+        emit(f"grad.{name}", gradient)
 
 
 def total(value: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over a group, for a log."""
+    """Return the sum over a group, for a log."""
     value = value.detach().clone()
     dist.all_reduce(value, group=group)
     return value

@@ -1,18 +1,26 @@
-"""What every wiring of its kind refuses, as arithmetic on the case."""
+"""Cases that wirings of one kind refuse, as arithmetic on the case.
+
+A limit returns None for a case that it accepts, otherwise the reason.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import gcd
 
 from harness.case import Case, Row
 
+ALL_DTYPES = ("fp64", "fp32", "bf16")
+# A ring merges partial results in fp32, whatever their dtype.
+RING_DTYPES = ("fp32", "bf16")
+
 
 def first(*reasons: str | bool) -> str | None:
-    """The first reason that there is, where each is `condition and "reason"`."""
+    """Return the first reason that holds; each is `condition and "reason"`."""
     return next((str(reason) for reason in reasons if reason), None)
 
 
 def dealt(case: Case, replica: int) -> list[range]:
-    """The rows of each micro-batch of a replica; larger ones come first."""
+    """Return the row numbers of each micro-batch of a replica; larger micro-batches come first."""
     rows = range(replica, len(case.rows), case.dp)
     share, larger = divmod(len(rows), case.micro_batches)
     starts = [share * number + min(number, larger) for number in range(case.micro_batches + 1)]
@@ -20,19 +28,29 @@ def dealt(case: Case, replica: int) -> list[range]:
 
 
 def rows_by_micro_batch(case: Case) -> Iterator[tuple[Row, ...]]:
-    """The rows of each micro-batch, replica by replica."""
+    """Yield the rows of each micro-batch, replica by replica."""
     for replica in range(case.dp):
         for rows in dealt(case, replica):
             yield tuple(case.rows[row] for row in rows)
 
 
+def has_targets(case: Case) -> bool:
+    """Whether any row has a target."""
+    return any(row.supervised() for row in case.rows)
+
+
 def all_have_targets(case: Case) -> bool:
-    """Whether in every micro-batch there is something to learn."""
+    """Whether every micro-batch has a target."""
     return all(any(row.supervised() for row in rows) for rows in rows_by_micro_batch(case))
 
 
+def any_has_only_single_tokens(case: Case) -> bool:
+    """Whether in some micro-batch no row is longer than one token."""
+    return any(max(map(len, rows)) == 1 for rows in rows_by_micro_batch(case))
+
+
 def any_is_padded_on_the_left(case: Case) -> bool:
-    """Whether in some micro-batch padding stands before a row."""
+    """Whether some micro-batch has padding before a row."""
     return any(
         row.side == "left" and len(row) < max(map(len, rows))
         for rows in rows_by_micro_batch(case)
@@ -40,8 +58,13 @@ def any_is_padded_on_the_left(case: Case) -> bool:
     )
 
 
-def around(case: Case) -> str | None:
-    """What every wiring refuses, because nothing else goes around its step."""
+def ulysses_ranks(case: Case) -> int:
+    """Return how many ranks can share the kv heads; groups of so many ranks form a ring."""
+    return gcd(case.kv_heads, case.sp)
+
+
+def every_wiring(case: Case) -> str | None:
+    """Refuse what no wiring supports, because the library does it or nothing wraps its step."""
     return first(
         case.wrapper != "none" and f"wrapper={case.wrapper}: the library reduces by itself",
         case.sync != "last" and f"sync={case.sync}: gradients are reduced once, at the end",
@@ -52,8 +75,8 @@ def around(case: Case) -> str | None:
 
 
 def transformers(case: Case, dtypes: Sequence[str] = ("fp32",)) -> str | None:
-    """A transformers model, whose norms, rotations and softmaxes are in fp32."""
-    return around(case) or first(
+    """Refuse what a transformers model cannot run: its norms, rotations and softmaxes are fp32."""
+    return every_wiring(case) or first(
         case.dtype not in dtypes and f"dtype={case.dtype}: its model computes in fp32 in places",
         case.window is not None
         and case.model != "llama"
@@ -62,7 +85,7 @@ def transformers(case: Case, dtypes: Sequence[str] = ("fp32",)) -> str | None:
 
 
 def decoder(case: Case, dtypes: Sequence[str] = ("fp64", "fp32")) -> str | None:
-    """The harness's own model around the library's attention."""
-    return around(case) or first(
-        case.dtype not in dtypes and f"dtype={case.dtype}: not wired",
+    """Refuse what the harness's own model cannot run around a library's attention."""
+    return every_wiring(case) or first(
+        case.dtype not in dtypes and f"dtype={case.dtype}: not wired"
     )

@@ -4,15 +4,25 @@ import ast
 import importlib.util
 import sys
 import types
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+
+# Names that nearly every module imports; lifted code is given them in any case.
+_USUAL: Mapping[str, Any] = {
+    "torch": torch,
+    **{name: getattr(typing, name) for name in ("Any", "Callable", "Dict", "List", "Optional")},
+    **{name: getattr(typing, name) for name in ("Tuple", "Type", "TYPE_CHECKING", "Union")},
+}
 
 
 def bare_packages(*names: str) -> None:
     """Let modules of these packages be imported without what the packages themselves import.
 
-    Each is put in place empty, with the true path: its modules are the published ones.
+    Each package becomes an empty module with the true path, so its modules are the published ones.
     """
     for name in names:
         if name not in sys.modules:
@@ -25,7 +35,7 @@ def bare_packages(*names: str) -> None:
 
 
 def folder(name: str) -> Path:
-    """Where a package lies, without importing it or any of its parents."""
+    """Return the folder of a package without importing it or any of its parents."""
     top, *below = name.split(".")
     spec = importlib.util.find_spec(top) if top not in sys.modules else None
     places = (
@@ -40,10 +50,11 @@ def folder(name: str) -> Path:
     return Path(next(iter(places)), *below)
 
 
-def lifted(path: Path, name: str, given: Mapping[str, Any]) -> Any:
-    """One published function or method, word for word, out of a module that cannot be imported.
+def lifted(path: Path, name: str, given: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+    """Return one published function, word for word, out of a module that cannot be imported.
 
-    `Class.method` gives the method. `given` are the names that its body takes from its module.
+    `Class.method` names a method. `given` has the names that its body takes from its module, but
+    for torch and the usual ones of typing.
     """
     wanted = name.split(".")
     body: list[ast.stmt] = ast.parse(path.read_text(), str(path)).body
@@ -53,7 +64,7 @@ def lifted(path: Path, name: str, given: Mapping[str, Any]) -> Any:
         if node is None:
             raise AttributeError(f"{path} has no {name}")
         body = getattr(node, "body", [])
-    namespace = dict(given)
+    namespace = {**_USUAL, **given}
     module = ast.Module([node] if node else [], [])
     exec(compile(module, str(path), "exec"), namespace)  # noqa: S102 - released code, as it is
     return namespace[wanted[-1]]

@@ -1,8 +1,8 @@
-"""torch's own context parallelism on a CPU: its ring takes the kernels of GPUs only.
+"""Run torch's own context parallelism on a CPU, where its ring has no kernel.
 
-Everything is torch's but the kernel and the way to it: who sends what to whom, which halves of a
-balanced stream meet, and how partial results are merged. Under it, DTensor has no rule for the
-CPU's kernel; a rule of ours hands the kernel to the same ring.
+The kernel and the way to it are ours: DTensor has no rule for the CPU's kernel, so a rule of ours
+hands that kernel to the same ring. Everything else is torch's: which rank sends what to which,
+which halves of a balanced stream meet, and how partial results are merged.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torch.distributed.tensor.experimental._context_parallel import _attention a
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-# The dim of tokens, as the ring's own handlers have it: after rows and heads.
+# The dimension of tokens in the ring's own handlers: after rows and heads.
 TOKENS = 2
 
 
@@ -34,8 +34,8 @@ def _forward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         query.to_local(),
         key.to_local(),
         value.to_local(),
-        dropout_p=_given(rest, kwargs, 0, "dropout_p", 0.0),
-        is_causal=_given(rest, kwargs, 1, "is_causal", False),
+        dropout_p=_argument(rest, kwargs, 0, "dropout_p", 0.0),
+        is_causal=_argument(rest, kwargs, 1, "is_causal", False),
         scale=_scale(kwargs),
     )
     return DTensor._op_dispatcher.wrap((out, sums), [_spec(query, out), _spec(query, sums)])
@@ -43,7 +43,7 @@ def _forward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 def _backward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     gradient, query, key, value, out, sums, dropout, is_causal = args
-    came = ring._templated_ring_attention_backward(
+    gradients = ring._templated_ring_attention_backward(
         query.device_mesh.get_group(),
         TOKENS,
         BACKWARD.default,
@@ -58,11 +58,13 @@ def _backward(_: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         dropout_p=dropout,
         scale=_scale(kwargs),
     )
-    specs = [_spec(each, local) for each, local in zip((query, key, value), came, strict=True)]
-    return DTensor._op_dispatcher.wrap(came, specs)
+    inputs = query, key, value
+    specs = [_spec(each, local) for each, local in zip(inputs, gradients, strict=True)]
+    return DTensor._op_dispatcher.wrap(gradients, specs)
 
 
-def _given(rest: list[Any], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
+def _argument(rest: list[Any], kwargs: dict[str, Any], place: int, name: str, default: Any) -> Any:
+    """Return an argument that may come by position or by name."""
     return rest[place] if len(rest) > place else kwargs.get(name, default)
 
 
@@ -75,7 +77,7 @@ def _scale(kwargs: dict[str, Any]) -> float | None:
 
 
 def _spec(like: DTensor, local: torch.Tensor) -> DTensorSpec:
-    """The spec of pieces along the tokens, which together are as long as the whole."""
+    """Return the spec of local pieces along the tokens, which together are the whole."""
     shape = [*local.shape]
     shape[TOKENS] *= like.device_mesh.size()
     whole = torch.empty(shape, dtype=local.dtype, device="meta")

@@ -1,7 +1,7 @@
-"""A real `transformers.Trainer` on the ranks of a case, and what it computes, by our names.
+"""Run a real `transformers.Trainer` on the ranks of a case, and emit what it computes.
 
-Everything from the batches of a data loader to the optimizer is the trainer's and accelerate's.
-Only what stands between them and a CPU is ours.
+Everything from the data loader to the optimizer is the trainer's and accelerate's. Ours are only
+the parts that let them run on a CPU.
 """
 
 import logging
@@ -26,12 +26,14 @@ from torch.nn import functional as F
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.wiring import ring_on_cpu
-from harness.candidates.published.wiring.decoder import IGNORED, local_mean
-from harness.candidates.published.wiring.gradients import silent
+from harness.candidates.published.wiring.decoder import local_mean
+from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
+from harness.candidates.published.wiring.gradients import emit_gradients, silent
 from harness.candidates.published.wiring.limits import dealt
+from harness.candidates.published.wiring.rows import IGNORED, shifted
 from harness.case import LEARNING_RATE, Case
 
-# The key under which a batch has the numbers of its tokens.
+# The key of token numbers in a batch.
 TOKENS = "tokens"
 Batch = dict[str, Tensor]
 
@@ -40,14 +42,14 @@ transformers.utils.logging.set_verbosity(logging.ERROR)
 
 
 def train(case: Case, rank: Rank, emit: Emit, trainer: Any) -> None:
-    """All steps of the case; a trainer made by `following` tells of the last."""
-    trainer.follow(case, rank, emit)
+    """Run all steps of the case; a trainer made by `emitting` emits in the last."""
+    trainer.start(case, rank, emit)
     trainer.train()
 
 
 @contextmanager
 def several_ranks(case: Case) -> Iterator[None]:
-    """While a trainer is made, ranks pass for GPUs: accelerate has no FSDP on CPUs."""
+    """While a trainer is made, let ranks pass for GPUs: accelerate has no FSDP on CPUs."""
     with ExitStack() as patches:
         if case.ranks > 1:
             backend = ("gloo", DistributedType.MULTI_GPU)
@@ -58,8 +60,8 @@ def several_ranks(case: Case) -> Iterator[None]:
 
 
 def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
-    """Arguments that all trainers have in common."""
-    chosen: dict[str, Any] = {
+    """Return the arguments that all trainers have in common."""
+    arguments: dict[str, Any] = {
         "output_dir": tempfile.gettempdir(),
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": case.micro_batches,
@@ -78,51 +80,54 @@ def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
         "log_level": "error",
     }
     if case.ranks > 1:
-        chosen |= {
+        arguments |= {
             "fsdp": True,
             "fsdp_config": {"version": 2, "auto_wrap_policy": "NO_WRAP"},
             "parallelism_config": parallelism(case.dp, case.sp, rotation),
         }
-    return chosen
+    return arguments
 
 
 @cache
 def parallelism(dp: int, sp: int, rotation: str) -> Any:
-    """A config of ranks, kept because it makes the groups of its mesh once."""
+    """Return a config of ranks, kept because it makes the groups of its mesh only once."""
     handler = TorchContextParallelConfig(cp_comm_strategy=rotation) if sp > 1 else None
     return ParallelismConfig(dp_shard_size=dp, cp_size=sp, cp_handler=handler)
 
 
 def dealt_in_turn(case: Case) -> list[list[int]]:
-    """The rows of each micro-batch, in the order in which accelerate deals them to replicas."""
+    """Return the rows of each micro-batch, in the order in which accelerate deals to replicas."""
     replicas = [dealt(case, replica) for replica in range(case.dp)]
     return [list(rows) for together in zip(*replicas, strict=True) for rows in together]
 
 
-def following(trainer: type[Any], ears: type[Any] | None = None) -> type[Any]:
-    """The released class, which emits what it computes."""
-    return type(trainer.__name__, (ears or Following, trainer), {})
+def emitting(released: type[Any], mixin: type[Any] | None = None) -> type[Any]:
+    """Return the released class with a mixin before it, which emits what is computed."""
+    return type(released.__name__, (mixin or EmittingTrainer, released), {})
 
 
-class Following:
-    """Stands before the released trainer: adds token numbers, and emits what is computed."""
+class EmittingTrainer:
+    """A mixin before a released trainer: cuts token numbers, and emits what is computed."""
 
-    def follow(self: Any, case: Case, rank: Rank, emit: Emit) -> None:
+    def start(self: Any, case: Case, rank: Rank, emit: Emit) -> None:
         self.case, self.rank, self.emit = case, rank, emit
         self.tokens = torch.empty(0)
         self.remove_callback(transformers.PrinterCallback)
-        self.add_callback(_before_optimizer(self.tell_gradients))
+        self.add_callback(_before_optimizer(self.emit_all_gradients))
+        if self.label_smoother:
+            self.label_smoother = partial(self.smooth, self.label_smoother)
 
     @property
-    def say(self: Any) -> Emit:
-        last = self.state.global_step == self.case.steps - 1
-        say: Emit = self.emit if last else silent
-        return say
+    def step_emit(self: Any) -> Emit:
+        """How to emit in the current step: silent in all but the last."""
+        is_last = self.state.global_step == self.case.steps - 1
+        emit: Emit = self.emit if is_last else silent
+        return emit
 
     def _prepare_context_parallel_inputs(
         self: Any, model: Any, inputs: Batch
     ) -> tuple[Any, Batch]:
-        """Numbers of tokens are one more buffer to be cut."""
+        """Add the token numbers to the buffers that are cut."""
         self.tokens = inputs.pop(TOKENS)
         prepare = super()._prepare_context_parallel_inputs  # type: ignore[misc]
         context, inputs = prepare(model, inputs)
@@ -136,62 +141,69 @@ class Following:
             )
         return context, inputs
 
-    def compute_loss(self: Any, model: Any, inputs: Batch, *given: Any, **named: Any) -> Any:
+    def compute_loss(self: Any, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> Any:
         compute = super().compute_loss  # type: ignore[misc]
-        if self.say is silent:
-            return compute(model, inputs, *given, **named)
-        say = self.say
-        say("ids", inputs["input_ids"].flatten(), self.tokens.flatten())
-        if "position_ids" in inputs:
-            say("positions", inputs["position_ids"].flatten(), self.tokens.flatten())
+        emit = self.step_emit
+        if emit is silent:
+            return compute(model, inputs, *args, **kwargs)
+        emit_inputs(emit, inputs, self.tokens.flatten())
         with (
-            self.watching(self.accelerator.unwrap_model(model), say),
-            self.listening(model, inputs, say),
+            self.emitting_layers(self.accelerator.unwrap_model(model), emit),
+            self.emitting_losses(model, inputs, emit),
         ):
-            return compute(model, inputs, *given, **named)
+            return compute(model, inputs, *args, **kwargs)
 
-    def watching(self: Any, model: Any, say: Emit) -> AbstractContextManager[Any]:
-        """Emit what layers compute while this lasts."""
-        return huggingface.watched(model, self.case, say, self.tokens)
+    def emitting_layers(self: Any, model: Any, emit: Emit) -> AbstractContextManager[Any]:
+        """While this lasts, emit what layers compute."""
+        return huggingface.watched(model, self.case, emit, self.tokens)
 
-    def listening(
-        self: Any, _model: Any, _inputs: Batch, say: Emit
+    def emitting_losses(
+        self: Any, _model: Any, _inputs: Batch, emit: Emit
     ) -> AbstractContextManager[Any]:
-        """Emit each token's loss while this lasts."""
-        return patch.object(F, "cross_entropy", partial(self.cross_entropy, say))
+        """While this lasts, emit each token's loss."""
+        return patch.object(F, "cross_entropy", partial(self.cross_entropy, emit))
 
     def cross_entropy(
         self: Any,
-        say: Emit,
+        emit: Emit,
         logits: Tensor,
         labels: Tensor,
         *,
         reduction: str = "mean",
-        **rest: Any,
+        **options: Any,
     ) -> Tensor:
-        """The sum or mean that torch computes, taken of tokens' losses, which are emitted."""
-        nll = _cross_entropy(logits, labels, reduction="none", **rest)
-        self.tell_losses(say, nll, labels, self.tokens.flatten())
-        return nll.sum() if reduction == "sum" else local_mean(nll, labels)
-
-    def tell_losses(self: Any, say: Emit, nll: Tensor, labels: Tensor, tokens: Tensor) -> None:
-        say("labels", labels, tokens)
-        say("nll", nll, tokens)
+        """Return torch's sum or mean, computed from token losses, which are emitted."""
+        nll = _cross_entropy(logits, labels, reduction="none", **options)
         # FSDP averages gradients over all ranks.
         scale = (labels != IGNORED) / self.case.ranks
-        nll.register_hook(lambda grad: say("weight", grad * scale, tokens))
+        emit_losses(emit, nll, labels, self.tokens.flatten(), scale)
+        return nll.sum() if reduction == "sum" else local_mean(nll, labels)
 
-    def tell_gradients(self: Any) -> None:
-        for name, parameter in huggingface.parameters(self.model, self.case).items():
-            gradient = parameter.grad
-            whole = getattr(gradient, "full_tensor", lambda gradient=gradient: gradient)()
-            self.say(f"grad.{name}", torch.zeros_like(parameter) if whole is None else whole)
+    def smooth(
+        self: Any,
+        smoother: Any,
+        outputs: Any,
+        labels: Tensor,
+        *,
+        shift_labels: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        """Emit token losses, which label smoothing does not compute, and call the smoother."""
+        own_labels = (shifted(labels) if shift_labels else labels).flatten()
+        log_probs = outputs["logits"].detach().flatten(0, -2).float().log_softmax(-1)
+        nll = F.nll_loss(log_probs, own_labels, reduction="none", ignore_index=IGNORED)
+        emit_losses(self.step_emit, nll, own_labels, self.tokens.flatten())
+        loss: Tensor = smoother(outputs, labels, shift_labels=shift_labels, **options)
+        return loss
 
-    def log(self: Any, logs: Mapping[str, float], *given: Any, **named: Any) -> None:
-        """After the last step there is a log of it, and one of the whole training."""
+    def emit_all_gradients(self: Any) -> None:
+        emit_gradients(huggingface.parameters(self.model, self.case), self.step_emit)
+
+    def log(self: Any, logs: Mapping[str, float], *args: Any, **kwargs: Any) -> None:
+        """Emit the loss after the last step; a second log then is that of the whole training."""
         if "loss" in logs and self.state.global_step == self.case.steps:
             self.emit("loss", torch.tensor(logs["loss"]))
-        super().log(logs, *given, **named)  # type: ignore[misc]
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
 _cross_entropy = F.cross_entropy

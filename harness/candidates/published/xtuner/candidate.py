@@ -1,4 +1,4 @@
-"""xtuner's padding, cuts, exchanges and losses around our decoder.
+"""Steps of our decoder with xtuner's padding, cuts, exchanges and losses.
 
 Legend: B rows, S longest row with padding, L tokens of a row on this rank.
 """
@@ -14,18 +14,16 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring.decoder import (
-    IGNORED,
     Part,
     eager,
     local_mean,
     seen_in_rows,
     token_losses,
     train,
-    weighted,
+    train_shares,
 )
-from harness.candidates.published.wiring.gradients import total
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
-from harness.candidates.published.wiring.rows import PADDING, Padded
+from harness.candidates.published.wiring.rows import IGNORED, PADDING, Padded, shifted
 from harness.case import Case
 from harness.reference.decoder import Attend, Decoder
 
@@ -43,9 +41,7 @@ default_collate_fn = lifted(
     folder("xtuner.dataset") / "collate_fns" / "default_collate_fn.py",
     "default_collate_fn",
     {
-        "Dict": dict,
         "Sequence": list,
-        "torch": torch,
         "pad_sequence": pad_sequence,
         "DEFAULT_PAD_TOKEN_INDEX": 0,
         "IGNORE_INDEX": IGNORED,
@@ -67,32 +63,24 @@ SFT = {
 
 
 def attention(case: Case, rank: Rank, emit: Emit) -> None:
-    """The exchange alone: the loss is added up, and so are the gradients."""
+    """Train with only the exchange of the library; shares of the loss are summed."""
     use(rank)
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
+    def layout(batch: Padded) -> tuple[Part, Attend]:
         data, tokens_BS = collated(case, batch)
-        data["labels"] = following(data["labels"])
+        data["labels"] = shifted(data["labels"])
+        return of_this_rank(data, tokens_BS, rank), attend(case, data)
+
+    train_shares(case, rank, emit, layout)
+
+
+def shifted_first(case: Case, rank: Rank, emit: Emit) -> None:
+    """Train with labels that are shifted before they are cut, as its DPO and ORPO do it."""
+
+    def loss(model: Decoder, data: Data, tokens_BS: Tensor, emit: Emit) -> Tensor:
+        data["labels"] = shifted(data["labels"])
         part = of_this_rank(data, tokens_BS, rank)
-        nll = token_losses(model, part, attend(case, data), say)
-        loss = weighted(case, nll, part.tokens)
-        loss.backward()
-        return loss.detach()
-
-    train(
-        *(case, rank, emit, forward_backward),
-        mean=False,
-        logged=lambda share: total(share, rank.world),
-    )
-
-
-def shifted(case: Case, rank: Rank, emit: Emit) -> None:
-    """Labels that move up before they are cut, as its DPO and ORPO do it."""
-
-    def loss(model: Decoder, data: Data, tokens_BS: Tensor, say: Emit) -> Tensor:
-        data["labels"] = following(data["labels"])
-        part = of_this_rank(data, tokens_BS, rank)
-        nll = token_losses(model, part, attend(case, data), say)
+        nll = token_losses(model, part, attend(case, data), emit)
         mean = local_mean(nll, part.labels)
         if case.sp == 1:
             return mean
@@ -105,29 +93,28 @@ def shifted(case: Case, rank: Rank, emit: Emit) -> None:
 
 
 def sft(case: Case, rank: Rank, emit: Emit) -> None:
-    """`SupervisedFinetune`, whose model moves labels up by itself."""
+    """Train with `SupervisedFinetune`, whose model itself shifts labels."""
 
-    def loss(model: Decoder, data: Data, tokens_BS: Tensor, say: Emit) -> Tensor:
-        look = attend(case, data)
+    def loss(model: Decoder, data: Data, tokens_BS: Tensor, emit: Emit) -> Tensor:
+        attend_in_rows = attend(case, data)
 
         def llm(
             input_ids: Tensor, labels: Tensor, position_ids: Tensor, attention_mask: Tensor
         ) -> SimpleNamespace:
             del attention_mask
             tokens = split_for_sequence_parallel(tokens_BS, dim=1, sp_group=rank.sp)
-            part = Part(input_ids, position_ids, following(labels), tokens)
-            return SimpleNamespace(
-                loss=local_mean(token_losses(model, part, look, say), part.labels)
-            )
+            part = Part(input_ids, position_ids, shifted(labels), tokens)
+            nll = token_losses(model, part, attend_in_rows, emit)
+            return SimpleNamespace(loss=local_mean(nll, part.labels))
 
-        found: Tensor = _Finetune(llm).compute_loss(data)["loss"]
-        return found
+        value: Tensor = _Finetune(llm).compute_loss(data)["loss"]
+        return value
 
     averaged(case, rank, emit, loss)
 
 
 class _Finetune:
-    """The part of `SupervisedFinetune` that a loss goes through."""
+    """The part of `SupervisedFinetune` that computes a loss."""
 
     _split_for_sequence_parallel = SFT["_split_for_sequence_parallel"]
     _compute_sequence_parallel_loss = SFT["_compute_sequence_parallel_loss"]
@@ -143,23 +130,19 @@ def averaged(
     emit: Emit,
     loss: Callable[[Decoder, Data, Tensor, Emit], Tensor],
 ) -> None:
-    """Micro-batches weigh the same, and gradients are averaged over all ranks, as DDP does."""
+    """Train with micro-batches that weigh the same, and gradients averaged as by DDP."""
     use(rank)
 
-    def forward_backward(model: Decoder, batch: Padded, say: Emit) -> Tensor:
-        value = loss(model, *collated(case, batch), say) / case.micro_batches
+    def forward_backward(model: Decoder, batch: Padded, emit: Emit) -> Tensor:
+        value = loss(model, *collated(case, batch), emit) / case.micro_batches
         value.backward()
         return value.detach()
 
-    train(
-        *(case, rank, emit, forward_backward),
-        mean=True,
-        logged=lambda value: total(value, rank.world) / case.ranks,
-    )
+    train(case, rank, emit, forward_backward, mean=True)
 
 
 def use(rank: Rank) -> None:
-    """The groups of `init_sequence_parallel`; heads are never cut inside them."""
+    """Use the groups of a case as `init_sequence_parallel` would; the inner group has one rank."""
     vars(setup_distributed).update(
         _SEQUENCE_PARALLEL_GROUP=rank.sp,
         _SEQUENCE_PARALLEL_WORLD_SIZE=None,
@@ -170,41 +153,31 @@ def use(rank: Rank) -> None:
 
 
 def collated(case: Case, batch: Padded) -> tuple[Data, Tensor]:
-    """A table of rows, padded for the cut, and the numbers of its tokens."""
-    rows = list(enumerate(batch.attended_BS.bool()))
-    ids = [batch.ids_BS[row, real_S] for row, real_S in rows]
-    labels = [
-        batch.ids_BS[row, real_S].masked_fill(~batch.targets_BS[row, real_S], IGNORED)
-        for row, real_S in rows
-    ]
-    tokens = [batch.tokens_BS[row, real_S] for row, real_S in rows]
+    """Return a table of rows, padded for the cut, and the numbers of its tokens."""
 
     def table(ids: list[Tensor], pad: int) -> Data:
         instances = [
-            {"input_ids": row.tolist(), "labels": target.tolist()}
-            for row, target in zip(ids, labels, strict=True)
+            {"input_ids": row_ids.tolist(), "labels": row.labels.tolist()}
+            for row_ids, row in zip(ids, batch.rows, strict=True)
         ]
-        found: Data = default_collate_fn(instances, pad_index=pad, return_hf_format=True)
-        return found
+        data: Data = default_collate_fn(instances, pad_index=pad, return_hf_format=True)
+        return data
 
-    return table(ids, case.pad_id), table(tokens, PADDING)["input_ids"]
-
-
-def following(labels_BS: Tensor) -> Tensor:
-    """The label of each token's next one."""
-    return torch.nn.functional.pad(labels_BS[:, 1:], (0, 1), value=IGNORED)
+    data = table([row.ids_T for row in batch.rows], case.pad_id)
+    return data, table([row.tokens_T for row in batch.rows], PADDING)["input_ids"]
 
 
 def of_this_rank(data: Data, tokens_BS: Tensor, rank: Rank) -> Part:
+    """Return this rank's part of a table."""
     whole = (data["input_ids"], data["position_ids"], data["labels"], tokens_BS)
     return Part(*(split_for_sequence_parallel(x, dim=1, sp_group=rank.sp) for x in whole))
 
 
 def attend(case: Case, data: Data) -> Attend:
-    """Heads are repeated first, as its patched attention does; the mask is that of whole rows."""
+    """Return the exchange around an eager core, after repeating heads as its patched attention."""
     real_BS = data["attention_mask"]
-    places_BS = torch.arange(real_BS.shape[1]).expand_as(real_BS)
-    seen_BSS = seen_in_rows(real_BS.long() - 1, places_BS, case.window)
+    positions_BS = torch.arange(real_BS.shape[1]).expand_as(real_BS)
+    seen_BSS = seen_in_rows(real_BS.long() - 1, positions_BS, case.window)
     core = sequence_parallel_wrapper(lambda q, k, v: eager(q, k, v, seen_BSS))
 
     def repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -215,4 +188,4 @@ def attend(case: Case, data: Data) -> Attend:
     return repeated
 
 
-STEPS: dict[str, Step] = {"attention": attention, "shifted": shifted, "sft": sft}
+STEPS: dict[str, Step] = {"attention": attention, "shifted": shifted_first, "sft": sft}

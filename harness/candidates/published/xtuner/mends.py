@@ -1,4 +1,4 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def weighted_backward() -> AbstractContextManager[Any]:
-    """A rank's mean has the weight in backward that it has in the loss."""
+    """While this lasts, a rank's mean has the same weight in backward as in the loss."""
     from torch.autograd import Function
     from xtuner.parallel.sequence import reduce_loss
 
@@ -23,10 +23,10 @@ def weighted_backward() -> AbstractContextManager[Any]:
     class ReduceLoss(Function):
         @staticmethod
         def forward(ctx: Any, mean: Tensor, count: Tensor, group: "ProcessGroup") -> Tensor:
-            own = count.clone()
+            own_count = count.clone()
             loss: Tensor = forward(ctx, mean, count, group)
-            # Gradients are averaged over ranks; by now `count` is that of all of them.
-            ctx.share = group.size() * int(own) / int(count)
+            # Gradients are averaged over ranks; `forward` has summed `count` over them.
+            ctx.share = group.size() * int(own_count) / int(count)
             return loss
 
         @staticmethod
@@ -37,25 +37,26 @@ def weighted_backward() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def labels_moved_first() -> Iterator[None]:
-    """Labels move up before they are cut, and the model leaves them where they are."""
+def labels_shifted_first() -> Iterator[None]:
+    """While this lasts, labels are shifted before the cut, and the model does not shift them."""
+    from harness.candidates.published.wiring.rows import shifted
     from harness.candidates.published.xtuner import candidate
 
-    moved, cut = candidate.following, candidate._Finetune._split_for_sequence_parallel
+    cut = candidate._Finetune._split_for_sequence_parallel
 
     def split(data: candidate.Data) -> candidate.Data:
-        data["labels"] = moved(data["labels"])
-        found: candidate.Data = cut(data)
-        return found
+        data["labels"] = shifted(data["labels"])
+        own_part: candidate.Data = cut(data)
+        return own_part
 
     with (
         patch.object(candidate._Finetune, "_split_for_sequence_parallel", staticmethod(split)),
-        patch.object(candidate, "following", lambda labels: labels),
+        patch.object(candidate, "shifted", lambda labels: labels),
     ):
         yield
 
 
 MENDS: dict[str, Mend] = {
     "loss-mean-of-means": weighted_backward,
-    "label-lost-at-cut": labels_moved_first,
+    "label-lost-at-cut": labels_shifted_first,
 }

@@ -1,16 +1,16 @@
-"""yunchang's attention layers in our decoder, on its own layouts."""
+"""Steps with yunchang's attention layers in our decoder, on its own layouts."""
 
 from collections.abc import Callable
 from dataclasses import fields
 from unittest.mock import patch
 
-import torch
 from torch import Tensor
 
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring.decoder import (
     Part,
+    in_fp64,
     right_padded,
     train_shares,
     window_size,
@@ -28,7 +28,7 @@ from harness.candidates.published.yunchang.library import (
 from harness.case import Case
 from harness.reference.decoder import Attend
 
-# attention(q, k, v, causal=, window_size=) on what one rank has of a table of rows.
+# attention(q, k, v, causal=, window_size=) on one rank's part of a table of rows.
 Attention = Callable[..., Tensor]
 
 
@@ -61,22 +61,22 @@ def asynchronous(case: Case, rank: Rank, emit: Emit) -> None:
     with patch("torch.cuda.Stream"):
         layer = AsyncLongContextAttention(ring_impl_type="zigzag")
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, **named: object) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
         k, v = (x.repeat_interleave(case.heads // case.kv_heads, 2) for x in (k, v))
         with patch("torch.cuda.stream"):
-            out: Tensor = layer(q, k, v, **named)
+            out: Tensor = layer(q, k, v, **options)
         return out
 
-    step(case, rank, emit, wide(attend), "zigzag", degrees)
+    step(case, rank, emit, in_fp64(attend), "zigzag", degrees)
 
 
 def hybrid(case: Case, degrees: tuple[int, int], kernel: AttnType) -> Attention:
-    """A ring of Ulysses groups; on one rank, the kernel that these would call."""
+    """Return a ring of Ulysses groups; on one rank, the kernel that these would call."""
     if case.sp == 1:
         attention: Attention = flash_attn_func
         return attention
     groups.use(*degrees)
-    return wide(LongContextAttention(ring_impl_type="zigzag", attn_type=kernel))
+    return in_fp64(LongContextAttention(ring_impl_type="zigzag", attn_type=kernel))
 
 
 def step(
@@ -87,40 +87,25 @@ def step(
     layout: str,
     degrees: tuple[int, int],
 ) -> None:
-    """Rows are padded behind, to what the layout divides."""
+    """Train on tables of rows, padded behind to a length that the layout divides."""
     window = window_size(case)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, causal=True, window_size=window)
 
-    def local(table: Tensor) -> Tensor:
-        cut: Tensor = EXTRACT_FUNC_DICT[layout](
+    def cut(table: Tensor) -> Tensor:
+        part: Tensor = EXTRACT_FUNC_DICT[layout](
             table, rank.sp_index, world_size=case.sp, rd=degrees[1], ud=degrees[0]
         )
-        return cut
+        return part
 
-    def mine(batch: Padded) -> tuple[Part, Attend]:
+    def own_part(batch: Padded) -> tuple[Part, Attend]:
         whole = right_padded(batch, case.sp if layout == "basic" else 2 * case.sp)
         if case.sp == 1:
             return whole, attend
-        return Part(*(local(getattr(whole, field.name)) for field in fields(whole))), attend
+        return Part(*(cut(getattr(whole, field.name)) for field in fields(whole))), attend
 
-    train_shares(case, rank, emit, mine)
-
-
-def wide(attention: Attention) -> Attention:
-    """The attention, on fp64 where tensors come in fp32.
-
-    The kernels take half precisions only, so a ring takes for granted that turning to fp32 makes
-    a copy: with fp32 its accumulators are its buffers. They stay fp32 either way.
-    """
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, **named: object) -> Tensor:
-        if q.dtype != torch.float32:
-            return attention(q, k, v, **named)
-        return attention(q.double(), k.double(), v.double(), **named).float()
-
-    return attend
+    train_shares(case, rank, emit, own_part)
 
 
 STEPS: dict[str, Step] = {

@@ -1,11 +1,11 @@
-"""The groups that the library makes over all ranks, for one mesh after another."""
+"""Keep the groups that the library makes over all ranks, by mesh."""
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from harness.candidates.published.yunchang.library import PROCESS_GROUP, set_seq_parallel_pg
 
-# Groups are kept: every rank takes part in making one, and they are never given back.
+# Every rank takes part in making a group, and the process keeps it.
 _made: dict[tuple[int, int], tuple[ProcessGroup, ProcessGroup]] = {}
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for FlashAttention-3, of which there is no release: what yunchang asks of it."""
+"""A stand-in for FlashAttention-3, which has no release, with only what yunchang calls."""
 
 import sys
 from types import ModuleType
@@ -32,7 +32,7 @@ def _flash_attn_forward(
     window_size: tuple[int, int],
     **others: Any,
 ) -> tuple[Tensor, ...]:
-    """Output and log of the sums; all other arguments must be their defaults."""
+    """Return output and log of the sums; all other arguments must be their defaults."""
     _refuse(others)
     return blocks._flash_attn_forward(
         *(q, k, v, 0.0, softmax_scale, causal, *window_size, 0.0, None), return_softmax=False
@@ -55,7 +55,7 @@ def _flash_attn_backward(
     window_size: tuple[int, int],
     **others: Any,
 ) -> None:
-    """Fill the buffers."""
+    """Fill the buffers of gradients."""
     _refuse(others)
     blocks._flash_attn_backward(
         *(dout, q, k, v, out, softmax_lse, dq, dk, dv),
@@ -72,7 +72,7 @@ def flash_attn_func(
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Refuse all but defaults, which are None or false; `rotary_interleaved` has no effect."""
-    asked = {name for name, value in others.items() if value}
-    if asked - {"rotary_interleaved"}:
-        raise NotImplementedError(f"flash_attn_interface: {sorted(asked)} is not stood in for")
+    """Refuse values other than defaults, which are false; `rotary_interleaved` has no effect."""
+    requested = {name for name, value in others.items() if value}
+    if requested - {"rotary_interleaved"}:
+        raise NotImplementedError(f"flash_attn_interface: {sorted(requested)} is not stood in for")

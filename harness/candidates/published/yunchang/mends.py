@@ -1,44 +1,25 @@
-"""Ways to run without a listed bug."""
+"""The release without each of its listed bugs."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor
-from torch.distributed import ProcessGroup
-
 from harness.candidates.published.library import Mend
 
 
 def no_ring() -> AbstractContextManager[Any]:
-    """Attention in one piece instead of a ring: causal, with distances as they are in the row."""
-    import torch
+    """While this lasts, attention runs in one piece instead of a ring: causal, by rows."""
     from yunchang.hybrid import attn_layer
 
-    from harness.candidates.published.wiring import whole
+    from harness.candidates.published.wiring.whole import attend_zigzag
 
-    def zigzag(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        causal: bool,
-        window_size: Any,
-        group: ProcessGroup,
-        **_: Any,
-    ) -> Tensor:
-        assert causal
-        place_L = whole.zigzag(q.shape[1], group)
-        where = torch.zeros_like(place_L), place_L
-        return whole.attend(q, k, v, where, window_size[0], group)
-
-    return patch.dict(attn_layer.RING_IMPL_DICT, zigzag=zigzag)
+    return patch.dict(attn_layer.RING_IMPL_DICT, zigzag=attend_zigzag)
 
 
 @contextmanager
 def not_async() -> Iterator[None]:
-    """Use the layer whose all-to-alls autograd knows; a ring of one would send to itself."""
+    """While this lasts, use the layer whose all-to-alls are differentiable, without a ring."""
     from harness.candidates.published.yunchang import candidate, library
 
     layer = patch.object(candidate, "AsyncLongContextAttention", library.LongContextAttention)
