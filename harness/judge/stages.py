@@ -98,9 +98,12 @@ class Run:
 
 def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     """Give a job to the ranks; outcomes must be collected in the order of these calls."""
-    if job.against == PLAIN and pool.has_recipe(job.candidate):
+    has_recipe = pool.has_recipe(job.candidate)
+    if job.against == PLAIN and has_recipe:
         job = replace(job, against=RECIPE)
     reason = pool.placement.refuses(job.case)
+    if job.against == ITSELF and has_recipe:
+        reason = "its recipe is what it is compared with; leave out --against self"
     if job.against == ITSELF and job.case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:

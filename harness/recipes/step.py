@@ -45,7 +45,8 @@ class Step:
     ) -> None:
         update_wrapper(self, function)
         self.function, self.recipe = function, recipe
-        self.name, self.limits = function.__name__, limits
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.limits = limits
         self._micro_batches, self._supports = micro_batches, supports
 
     def __call__(self, *given: Any, **named: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.against import RECIPE
+from harness.against import ITSELF, RECIPE
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
@@ -123,3 +123,12 @@ def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.first is not None
     assert comparison.first.key == "metric.entropy"
+
+
+def test_a_step_with_a_recipe_is_not_compared_with_itself(pool: RankPool) -> None:
+    (case,) = drawn("", 1, one_replica=True)
+    comparison = evaluate(case, f"{BAD}:WRONG_METRIC", pool, against=ITSELF)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert comparison.reason == (
+        "its recipe is what it is compared with; leave out --against self"
+    )
