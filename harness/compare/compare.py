@@ -49,6 +49,7 @@ def compare(
     assembly: Assembly,
     *,
     of_our_model: bool = True,
+    reference: str = "plain training",
 ) -> Comparison:
     """Return the comparison: EQUAL, WITHIN or DIVERGED if the run proves something.
 
@@ -106,7 +107,6 @@ def compare(
     # A tensor that differs is wrong, no matter how many others rounding hides.
     hidden = () if differs or fault else hidden_by_rounding(results)
     verdict = _verdict(fault, hidden, differs=differs, bitwise=bitwise)
-    reference = "plain training" if of_our_model else "its own step at sp 1"
     not_judgeable = (
         f"not judgeable in {case.dtype}: the rounding of {reference} hides {', '.join(hidden[:1])}"
     )

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import torch
 
-from harness.against import ITSELF, PLAIN, RECIPE, needs_own_mesh
+from harness.against import ITSELF, NAMES, PLAIN, RECIPE, needs_own_mesh
 from harness.case import Case
 from harness.case.stated import spans_all_ranks
 from harness.compare import (
@@ -185,7 +185,9 @@ def _compared(run: Run) -> Comparison:
     oracle, *baselines = references
     if run.job.against != PLAIN:
         baselines = baselines or [oracle]
-        comparison = compare(case, candidate, oracle, baselines, outcome, of_our_model=False)
+        source = NAMES[RECIPE] if run.job.against == RECIPE else "its own step at sp 1"
+        compared = case, candidate, oracle, baselines, outcome
+        comparison = compare(*compared, of_our_model=False, reference=source)
         comparison = replace(comparison, against=run.job.against)
     else:
         device = run.pool.computes_on

@@ -217,12 +217,12 @@ STARTS_WRONG = """
 import os, signal
 from harness.ranks import placement
 
-settle = placement.settle
+join_ranks = placement.join_ranks
 def settled(local):
     if os.environ["RANK"] == "1": {incident}
     # Its peer does not come up either.
     signal.pause()
-placement.settle = settled
+placement.join_ranks = settled
 """
 
 
@@ -243,7 +243,7 @@ def settled(local):
         os.sched_yield()
     select.select([os.pidfd_open(int(pid.read_text()))], [], [])
     os._exit(4)
-placement.settle = settled
+placement.join_ranks = settled
 """
 
 
@@ -267,7 +267,7 @@ def test_if_two_ranks_end_while_they_start_the_first_is_named(
     ("incident", "how", "log"),
     [
         ("signal.raise_signal(signal.SIGTERM)", "killed by SIGTERM", ""),
-        ("settle(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
+        ("join_ranks(99 / 0)", "exit status 1", "ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_forked_rank_that_cannot_start_is_named_with_the_end_of_its_output(
