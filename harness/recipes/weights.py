@@ -45,7 +45,7 @@ def _spread(parameter: Tensor, *, is_embedding: bool) -> float:
     """Half the width of a uniform distribution with a standard deviation that suits the fan-in."""
     if is_embedding:
         return math.sqrt(3.0)
-    # Of experts in one tensor some models have the inputs second and some last.
+    # Some models have the inputs of their experts in dim 1, and some in the last dim.
     fan_in = parameter[0].numel() if parameter.ndim < 3 else math.sqrt(parameter[0].numel())
     return GAIN * math.sqrt(3.0 / fan_in)
 
