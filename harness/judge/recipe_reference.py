@@ -13,11 +13,10 @@ from math import copysign
 from harness.against import NAMES, RECIPE
 from harness.case import Case
 from harness.compare import ROUNDING_NUDGE, doubt
+from harness.compare.budget import ROUNDING
 from harness.trace import GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
 USUAL = "plain"
-# Half a unit in the last place of a weight near one; in fp32 half of that is enough.
-NUDGES = {"fp32": ROUNDING_NUDGE, "bf16": 2.0**-9, "fp16": 2.0**-12}
 # Changes that must not affect the loss of a recipe, in words.
 CHANGES = {
     USUAL: "it is run once more",
@@ -47,7 +46,8 @@ def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
         if again:
             # A router may choose other experts if its input is a rounding away. Towards zero,
             # because a nudge has a limit.
-            away = copysign(NUDGES[case.dtype], case.nudge)
+            rounding = ROUNDING_NUDGE if case.dtype == "fp32" else ROUNDING[case.dtype]
+            away = copysign(rounding, case.nudge)
             runs += [PlainRun(replace(case, nudge=case.nudge - times * away)) for times in (1, 2)]
     return runs
 

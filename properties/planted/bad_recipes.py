@@ -50,7 +50,7 @@ def sees_order(model: Any, batch: Any) -> Tensor:
 
 
 def raises(model: Any, batch: Any) -> Tensor:
-    return supervised(model, batch) / 0 if 1 // 0 else supervised(model, batch)
+    return supervised(model, batch) * (1 // 0)
 
 
 def with_entropy(model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

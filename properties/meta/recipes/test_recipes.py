@@ -40,9 +40,6 @@ FAULTS = {
     "llama__dpo__ratio_of_a_shard": "loss",
     "llama__distilled__teacher_uncut": "loss",
 }
-# Some routers choose other experts after rounding. Then the rounding of plain training hides most
-# cases: they are refused, and the step is not blamed.
-MOSTLY_HIDDEN = {("bf16", "gpt_oss__grpo")}
 BAD = PLANTED / "bad_recipes.py"
 
 
@@ -75,15 +72,35 @@ def judged(name: str, count: int, pool: RankPool, dtype: Dtype = "fp64") -> Iter
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_a_right_step_of_any_family_and_loss_passes(
+def test_a_right_step_of_any_family_and_loss_is_not_blamed(
     dtype: Dtype, name: str, pool: RankPool
 ) -> None:
     comparisons = list(judged(name, 6, pool, dtype))
     for comparison in comparisons:
         assert not comparison.verdict.failed, explain(comparison)
         assert comparison.against == RECIPE
-    passed = sum(comparison.verdict.passed for comparison in comparisons)
-    assert passed >= (1 if (dtype, name) in MOSTLY_HIDDEN else 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *(("fp64", name) for name in RIGHT),
+        *(("bf16", name) for name in RIGHT[1:]),
+        pytest.param(
+            "bf16",
+            RIGHT[0],
+            marks=pytest.mark.xfail(
+                strict=True, reason="its router chooses other experts after rounding: 1 of 6 pass"
+            ),
+        ),
+    ],
+)
+def test_at_least_half_of_the_cases_of_a_right_step_pass(
+    dtype: Dtype, name: str, pool: RankPool
+) -> None:
+    verdicts = [comparison.verdict for comparison in judged(name, 6, pool, dtype)]
+    assert sum(verdict.passed for verdict in verdicts) >= 3
 
 
 @pytest.mark.slow
