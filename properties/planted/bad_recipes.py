@@ -1,5 +1,6 @@
-"""Recipes that are no reference, and steps that share nothing or report something else."""
+"""Small recipes: some are no reference, some steps are wrong, and one has micro-batches."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,3 +86,29 @@ def WRONG_METRIC(model: Any, batch: Any, mesh: Any) -> Any:  # noqa: N802
         torch.distributed.all_reduce(parameter.grad)
     torch.distributed.all_reduce(loss := loss.detach())
     return loss, {"entropy": loss}
+
+
+def in_micro_batches(model: Any, batches: Any, mesh: Any, *, whole: bool = True) -> Tensor:
+    """Train on columns of each micro-batch; without `whole`, divide each by its own count."""
+    group = mesh["sp"].get_group()
+    count = sum(batch["attention_mask"].sum() for batch in batches)
+    torch.distributed.all_reduce(count, group=mesh["dp"].get_group())
+    total = torch.zeros((), dtype=model.head.weight.dtype)
+    for batch in batches:
+        real = batch["attention_mask"] == 1
+        mine = torch.arange(real.shape[1]) % group.size() == group.rank()
+        ids = batch["input_ids"][:, mine]
+        picked = model(ids).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+        loss = -(picked * real[:, mine]).sum() / (count if whole else real.sum())
+        loss.backward()
+        total += loss.detach()
+    for parameter in model.parameters():
+        torch.distributed.all_reduce(parameter.grad)
+    torch.distributed.all_reduce(total)
+    return total
+
+
+MICRO_BATCHES = step(Recipe(Tiny, supervised), micro_batches=True)(in_micro_batches)
+MEANS_OF_MICRO_BATCHES = step(Recipe(Tiny, supervised), micro_batches=True)(
+    partial(in_micro_batches, whole=False)
+)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.against import ITSELF, RECIPE
-from harness.case import Case, Dtype
+from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
 from harness.ranks.pool import RankPool
@@ -153,3 +153,15 @@ def test_a_step_with_a_recipe_is_not_compared_with_itself(pool: RankPool) -> Non
     assert comparison.reason == (
         "its recipe is what it is compared with; leave out --against self"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("MICRO_BATCHES", Verdict.WITHIN), ("MEANS_OF_MICRO_BATCHES", Verdict.DIVERGED)],
+)
+def test_micro_batches_have_to_come_to_the_loss_of_the_global_batch(
+    name: str, verdict: Verdict, pool: RankPool
+) -> None:
+    case = parse("case/1 rows=5:01111,3:011,2:01,7:0111111 sp=2 dp=2 micro=2")
+    comparison = evaluate(case, f"{BAD}:{name}", pool)
+    assert comparison.verdict is verdict, explain(comparison)
