@@ -39,11 +39,9 @@ def build(case: Case, device: torch.device, attn_implementation: str = "sdpa") -
     return load(model, case, device)
 
 
-def config(case: Case, attn_implementation: str = "sdpa") -> Any:
-    """Return the architecture of the case, for a model class of your own."""
-    import transformers
-
-    options: dict[str, Any] = {
+def sizes(case: Case) -> dict[str, Any]:
+    """Return the options for the sizes of a case that all configurations take."""
+    return {
         "vocab_size": case.vocab,
         "hidden_size": case.heads * case.head_dim,
         "intermediate_size": 2 * case.heads * case.head_dim,
@@ -51,15 +49,23 @@ def config(case: Case, attn_implementation: str = "sdpa") -> Any:
         "num_attention_heads": case.heads,
         "num_key_value_heads": case.kv_heads,
         "head_dim": case.head_dim,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
         "tie_word_embeddings": case.tied,
-        "attention_bias": False,
-        "attn_implementation": attn_implementation,
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,
+    }
+
+
+def config(case: Case, attn_implementation: str = "sdpa") -> Any:
+    """Return the architecture of the case, for a model class of your own."""
+    import transformers
+
+    options = sizes(case) | {
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "attn_implementation": attn_implementation,
     }
     if case.window is not None:
         # The last two are for Qwen, whose first layers have no window by default.

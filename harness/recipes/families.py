@@ -6,27 +6,14 @@ from typing import Any
 from torch import nn
 
 from harness.case import Case
+from harness.huggingface import sizes
 from harness.recipes.recipe import Build
 
 Options = dict[str, Any]
 
 
 def _usual(case: Case) -> Options:
-    return {
-        "vocab_size": case.vocab,
-        "hidden_size": case.heads * case.head_dim,
-        "intermediate_size": 2 * case.heads * case.head_dim,
-        "num_hidden_layers": case.layers,
-        "num_attention_heads": case.heads,
-        "num_key_value_heads": case.kv_heads,
-        "head_dim": case.head_dim,
-        "tie_word_embeddings": case.tied,
-        "attn_implementation": "sdpa" if case.kernel == "sdpa" else "eager",
-        "pad_token_id": None,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "use_cache": False,
-    }
+    return sizes(case) | {"attn_implementation": "sdpa" if case.kernel == "sdpa" else "eager"}
 
 
 def _windowed(case: Case) -> Options:
