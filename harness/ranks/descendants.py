@@ -19,7 +19,11 @@ PATIENCE = 2.0
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat, from the process state on; `OSError` if it is gone."""
     # The process name before the bracket may hold any character.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if not fields:
+        # Some kernels let a process that ends while its file is read have an empty file.
+        raise ProcessLookupError(f"process {pid} has ended")
+    return fields
 
 
 def adopt_orphans() -> None:
