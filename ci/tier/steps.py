@@ -67,7 +67,7 @@ def _record(dtype: str) -> tuple[Step, Step]:
     )
 
 
-def _tests(name: str, path: str, shows: str, most: int) -> Step:
+def _tests(name: str, path: str, shows: str, most: int, module: str = "") -> Step:
     # Other plugins of the runner and warnings of its torch must not disturb the tests. `dev` draws
     # new examples every time, and keeps those that failed for the next.
     words = (
@@ -77,7 +77,7 @@ def _tests(name: str, path: str, shows: str, most: int) -> Step:
         f"--harness-deadline {{deadline}} --harness-report {{out}}/pages "
         f"--junitxml={{out}}/{name}.xml properties/{path}"
     )
-    return Step(name, shows, words, most, 60, REAL, ending="txt")
+    return Step(name, shows, words, most, 60, REAL, module, ending="txt")
 
 
 def _long(tokens: int, most: int) -> Step:
@@ -121,6 +121,8 @@ STEPS = (
     _check("flash", "--dtype bf16,fp16 --kernel flash", "the same with flash-attn, where it is "
            "installed", devices=CUDA, module="flash_attn"),
     _tests("kernels", "test_kernels.py", "attention kernels agree", 240),
+    _tests("recipes", "meta/recipes/test_recipes.py", "right steps of any model and loss pass, "
+           "and each fault is found", 600, "transformers"),
     Step("mutants", "the check can fail here: a known bug of every stage is found and named",
          f"-m harness mutants {RANKS} {PAGES} --cases 60 --only {BUGS}", 450, 60),
     *_record("bf16"),
@@ -136,12 +138,11 @@ STEPS = (
          REAL),
     _long(4096, 90),
     _long(16384, 120),
-    _long(65536, 240),
+    _long(65536, 420),
     _tests("around", "step/test_around.py", "wrappers change nothing", 900),
     _tests("equivalence", "test_equivalence.py", "sharded training is plain training", 900),
     _tests("metamorphic", "metamorphic", "a step agrees with itself", 900),
     *_record("fp16"),
-    _long(131072, 300),
 )  # fmt: skip
 
 # Seconds for all steps of a plan, so that a visit takes less than ten minutes.
@@ -152,9 +153,9 @@ PLANS = {
     "third": ("check-fp32", "check-varlen", "check-flash", "kernels"),
     "fourth": ("mutants", "record-bf16", "again-bf16", "nccl", "nccl-shared"),
     "fifth": ("rate", "long-4096", "long-16384", "long-65536"),
-    "sixth": ("around",),
+    "sixth": ("around", "recipes"),
     "seventh": ("equivalence", "metamorphic"),
-    "eighth": ("check-fp16", "record-fp16", "again-fp16", "long-131072"),
+    "eighth": ("check-fp16", "record-fp16", "again-fp16"),
 }
 
 

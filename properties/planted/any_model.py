@@ -76,7 +76,7 @@ def ulysses(
     heads = q_BNLH.shape[1] // k_BNLH.shape[1]
     k_BNLH, v_BNLH = (x.repeat_interleave(heads, 1) for x in (k_BNLH, v_BNLH))
     q, k, v = (exchange(x, 1, 2, group) for x in (q_BNLH, k_BNLH, v_BNLH))
-    place_S = torch.arange(q.shape[2])
+    place_S = torch.arange(q.shape[2], device=q.device)
     window = sliding_window if sliding_window and fault != "window_ignored" else len(place_S)
     visible_B1SS = (seen_BSS & (place_S[:, None] - place_S < window))[:, None]
     scores_BNSS = (q @ k.mT * scaling).masked_fill(~visible_B1SS, torch.finfo(q.dtype).min)
@@ -98,13 +98,14 @@ class Shard:
         self.batch, self.group, self.fault = batch, mesh["sp"].get_group(), fault
         self.replicas: int = mesh["dp"].size()
         real_BS = self._even(batch["attention_mask"]).bool()
-        place_S = torch.arange(real_BS.shape[1])
+        place_S = torch.arange(real_BS.shape[1], device=real_BS.device)
         seen_BSS = (place_S[:, None] >= place_S) & real_BS[:, None]
         # Padding sees itself: a softmax over nothing is not a number.
-        seen_BSS |= torch.eye(len(place_S), dtype=torch.bool)
+        seen_BSS |= place_S[:, None] == place_S
         positions_BL = self.cut(batch["position_ids"])
         if fault == "positions_restarted":
-            positions_BL = torch.arange(positions_BL.shape[1]).expand_as(positions_BL)
+            places_L = torch.arange(positions_BL.shape[1], device=positions_BL.device)
+            positions_BL = places_L.expand_as(positions_BL)
         model.set_attn_implementation("ulysses")
         logits_BLV: Tensor = model(
             input_ids=self.cut(batch["input_ids"]),

@@ -32,7 +32,7 @@ def shared(model: Any, batch: Any, mesh: Any) -> Tensor:
     """Wrong by design, so that its recipe is asked again."""
     loss = 2 * supervised(model, batch)
     loss.backward()
-    torch.distributed.all_reduce(torch.ones(4), group=mesh["sp"].get_group())
+    torch.distributed.all_reduce(torch.ones_like(loss), group=mesh["sp"].get_group())
     return loss.detach()
 
 
@@ -46,7 +46,8 @@ def sees_padding(model: Any, batch: Any) -> Tensor:
 
 
 def sees_order(model: Any, batch: Any) -> Tensor:
-    places = torch.arange(1, 1 + len(batch["input_ids"]))[:, None]
+    rows = batch["row"]
+    places = torch.arange(1, 1 + len(rows), device=rows.device)[:, None]
     return supervised(model, batch, places)
 
 
@@ -77,7 +78,7 @@ def ALONE(model: Any, batch: Any, mesh: Any) -> Tensor:  # noqa: N802 - as candi
 def WRONG_METRIC(model: Any, batch: Any, mesh: Any) -> Any:  # noqa: N802
     group = mesh["sp"].get_group()
     real = batch["attention_mask"] == 1
-    mine = torch.arange(real.shape[1]) % group.size() == group.rank()
+    mine = torch.arange(real.shape[1], device=real.device) % group.size() == group.rank()
     logps = model(batch["input_ids"][:, mine]).log_softmax(-1)
     picked = logps.gather(-1, batch["input_ids"][:, mine][..., None])[..., 0]
     loss = -(picked * real[:, mine]).sum() / real.sum()
@@ -93,10 +94,10 @@ def in_micro_batches(model: Any, batches: Any, mesh: Any, *, whole: bool = True)
     group = mesh["sp"].get_group()
     count = sum(batch["attention_mask"].sum() for batch in batches)
     torch.distributed.all_reduce(count, group=mesh["dp"].get_group())
-    total = torch.zeros((), dtype=model.head.weight.dtype)
+    total = torch.zeros_like(model.head.weight[0, 0])
     for batch in batches:
         real = batch["attention_mask"] == 1
-        mine = torch.arange(real.shape[1]) % group.size() == group.rank()
+        mine = torch.arange(real.shape[1], device=real.device) % group.size() == group.rank()
         ids = batch["input_ids"][:, mine]
         picked = model(ids).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
         loss = -(picked * real[:, mine]).sum() / (count if whole else real.sum())

@@ -25,6 +25,7 @@ from harness.report import explain
 from properties.conftest import DIALECTS
 from properties.helpers.groups import group_of_one
 from properties.helpers.judging import evaluate, evaluate_all
+from properties.helpers.places import PLANTED
 from properties.helpers.shown import shown
 from properties.planted.mistakes import MISTAKES, tutorial
 
@@ -111,6 +112,28 @@ def test_a_transformers_model_built_as_the_page_shows_uses_only_its_device(
     name = write(shown("huggingface.md", ("HF = HuggingFace", "MINE = HuggingFace")))
     for case in (PADDED, CASE):
         assert explain_failures(replace(case, dtype="fp32"), [name], pool) == {}
+
+
+@pytest.mark.slow
+def test_the_step_of_your_step_md_uses_only_its_device(pool: RankPool, write: Write) -> None:
+    name = write(shown("your-step.md", ("def train_step", "def MINE")))
+    assert explain_failures(CASE, [name], pool) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt_oss__grpo",
+        "qwen3_moe__gspo",
+        "gemma_3__grpo_sequences",
+        "qwen3__distilled",
+        "llama__dpo",
+    ],
+)
+def test_a_step_with_a_recipe_uses_only_its_device(pool: RankPool, name: str) -> None:
+    case = parse("case/1 rows=5:11011,4:1111 heads=4/2 vocab=11 window=2 sp=2")
+    assert explain_failures(case, [f"{PLANTED / 'any_model.py'}:{name}"], pool) == {}
 
 
 @pytest.mark.slow

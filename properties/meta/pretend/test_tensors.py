@@ -125,6 +125,10 @@ def test_an_operation_that_a_gpu_accepts_gives_the_result_of_the_cpu(
     assert torch.equal(found.cpu(), expected)
 
 
+def test_a_histogram_counts_integers_as_on_a_gpu(x: Tensor) -> None:
+    assert torch.histc(x.int(), bins=4, min=0, max=3).cpu().tolist() == [1, 1, 1, 1]
+
+
 def test_a_model_that_is_moved_keeps_its_parameters(gpu: torch.device) -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
