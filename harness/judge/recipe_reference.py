@@ -8,7 +8,6 @@ how much of an error is rounding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import copysign
 
 from harness.against import NAMES, RECIPE
 from harness.case import Case
@@ -44,11 +43,11 @@ def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
     if case.dtype != "fp64":
         runs += [PlainRun(case, variant) for variant in variants]
         if again:
-            # A router may choose other experts if its input is a rounding away. Towards zero,
-            # because a nudge has a limit.
+            # A router may choose other experts if its input is a rounding away. Weights move both
+            # ways, because one way often rounds to the same numbers.
             rounding = ROUNDING_NUDGE if case.dtype == "fp32" else ROUNDING[case.dtype]
-            away = copysign(rounding, case.nudge)
-            runs += [PlainRun(replace(case, nudge=case.nudge - times * away)) for times in (1, 2)]
+            nudges = (case.nudge + times * rounding for times in (-2, -1, 1, 2))
+            runs += [PlainRun(replace(case, nudge=n)) for n in nudges if abs(n) <= 1]
     return runs
 
 

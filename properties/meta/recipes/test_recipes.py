@@ -104,6 +104,17 @@ def test_at_least_half_of_the_cases_of_a_right_step_pass(
 
 
 @pytest.mark.slow
+def test_a_step_is_not_blamed_for_what_weights_a_rounding_away_come_to(pool: RankPool) -> None:
+    line = (
+        "case/1 rows=1:1,6:111111,5:00111,12:0{12}:left heads=16/8 layers=2 vocab=16 sp=4 dim=12 "
+        "dtype=bf16 seed=144097"
+    )
+    comparison = evaluate(parse(line), named("gpt_oss__grpo"), pool)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert "not judgeable in bf16" in comparison.reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: RankPool) -> None:
     failures = (seen for seen in judged(name, 20, pool) if seen.verdict.failed)
