@@ -79,6 +79,16 @@ _ALL = (
         "it is shifted after the stream is cut, not before",
     ),
     Anomaly(
+        "column-shifted",
+        "a column of the recipe is shifted against its tokens",
+        "the column is shifted never, twice, or after it is cut, and labels once before",
+    ),
+    Anomaly(
+        "column-misplaced",
+        "a row has the numbers of another row, or a shard those of another shard",
+        "a column of the recipe is sorted, gathered or cut otherwise than the tokens",
+    ),
+    Anomaly(
         "head-order",
         "attention's output holds the right numbers in another order, or of mixed heads",
         "an all-to-all is followed by a reshape without the matching permute",

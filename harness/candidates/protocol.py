@@ -1,5 +1,6 @@
 """The protocol of a candidate: a name and two methods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -66,6 +67,9 @@ class Candidate(Protocol):
 
 class HasRecipe(Candidate, Protocol):
     """A candidate that brings its own plain training, and needs no model of the harness."""
+
+    # What can be wrong with it: each is a variant of plain training that `run_plain` takes.
+    hypotheses: Mapping[str, object]
 
     def run_plain(
         self, case: Case, rank: Rank, emit: Emit, variant: str, *, exactly: bool

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from harness.against import PLAIN
+from harness.against import PLAIN, RECIPE
 from harness.anomalies import RUN_DEPENDENT
 from harness.candidates import Named, locate
 from harness.case import Case
@@ -19,6 +19,7 @@ from harness.diagnosis import (
     with_shares,
 )
 from harness.judge.job import Job
+from harness.judge.recipe_diagnosis import diagnose_by_recipe
 from harness.judge.session import Session
 from harness.judge.stages import ask_ranks, reference_traces
 from harness.reference.threads import one_thread
@@ -52,6 +53,11 @@ def add_diagnosis(
     if failure.before or failure.ranks or failure.seen_as in RUN_DEPENDENT:
         # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
+    if failure.against == RECIPE:
+        job = Job(failure.case, locate(failure.candidate))
+        until = clock() + seconds
+        looks = diagnose_by_recipe(failure, job, session.pool, lambda: clock() < until)
+        return replace(failure, diagnosis=looks)
     if failure.against != PLAIN:
         # The hypotheses that experiments test are about the harness's own model.
         return failure

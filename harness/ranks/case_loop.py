@@ -15,7 +15,7 @@ from harness.ranks.mesh import Meshes
 from harness.ranks.messages import Finished, Mesh, Raised, Ready, Run
 from harness.ranks.payload import pack
 from harness.ranks.placement import join_ranks
-from harness.ranks.support_query import has_recipe, load
+from harness.ranks.support_query import hypotheses, load
 from harness.ranks.warm_up import warm_up
 from harness.watch.activations import bytes_to_peers
 from harness.watch.flight_recorder import log
@@ -109,7 +109,7 @@ class CaseLoop:
             idle=idle,
             sent=exchanged + recorder.sent,
             embedded=recorder.embedded,
-            has_recipe=request.is_load_only and not refusal and has_recipe(request),
+            hypotheses=hypotheses(request) if request.is_load_only and not refusal else [],
             order=order,
             stood_in=sorted(STOOD_IN),
             unemitted=recorder.unemitted,

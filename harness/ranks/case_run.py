@@ -57,9 +57,9 @@ class CaseRun:
         return (1, 1) if self.plain else (self.case.dp, self.case.sp)
 
     @property
-    def has_recipe(self) -> bool:
-        """Whether the candidate has a recipe, if it was only loaded."""
-        return any(answer.has_recipe for answer in self.finished.values())
+    def hypotheses(self) -> list[str]:
+        """What its recipe says can be wrong with the candidate, if that was only loaded."""
+        return next((answer.hypotheses for answer in self.finished.values()), [])
 
     def take_back(self) -> None:
         """Forget that ranks ever had it."""

@@ -128,8 +128,8 @@ class Finished(Message, frozen=True):
     sent: Whole
     # The most tokens that one call of an embedding was given, if the candidate reports it.
     embedded: Whole
-    # Whether the candidate has a recipe, if it was only loaded.
-    has_recipe: bool
+    # What can be wrong with a step of the candidate's recipe, if it has one and was only loaded.
+    hypotheses: list[str]
     # The collectives that the candidate entered; with shapes and dtypes if the run is traced.
     order: list[tuple[str, str, str, str, Whole]]
     # Packages that were replaced by plain torch.

@@ -75,7 +75,7 @@ class RankPool:
         self._runs = itertools.count(1)
         # The first also serves candidates without a folder.
         # By foreign candidate: its limits, and whether it has a recipe.
-        self._known: dict[str, tuple[str, bool]] = {}
+        self._known: dict[str, tuple[str, list[str]]] = {}
         self._folder_pools = [self._new_folder_pool()]
         # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()
@@ -173,14 +173,18 @@ class RankPool:
 
     def has_recipe(self, candidate: Named) -> bool:
         """Return whether a candidate brings its own plain training; see `knows`."""
-        return candidate.is_foreign and self._ask(candidate)[1]
+        return bool(self.hypotheses(candidate))
+
+    def hypotheses(self, candidate: Named) -> list[str]:
+        """Return what its recipe says can be wrong with a candidate; none if it has no recipe."""
+        return self._ask(candidate)[1] if candidate.is_foreign else []
 
     def knows(self, candidate: Named) -> bool:
         """Return whether these two can be asked while cases are under way."""
         return not candidate.is_foreign or candidate.full in self._known
 
-    def _ask(self, candidate: Named) -> tuple[str, bool]:
-        """Have ranks load a candidate, once, and return its limits and whether it has a recipe."""
+    def _ask(self, candidate: Named) -> tuple[str, list[str]]:
+        """Have ranks load a candidate, once, and return its limits and hypotheses."""
         if candidate.full not in self._known:
             self.load(candidate)
             while self._order:
@@ -201,7 +205,7 @@ class RankPool:
             if case_run.refusals:
                 folder = f"{Path.cwd()}/"
                 raise UnknownCandidate(case_run.refusals[0].replace(folder, ""))
-            self._known[case_run.candidate] = case_run.limits, case_run.has_recipe
+            self._known[case_run.candidate] = case_run.limits, case_run.hypotheses
         return case_run, fault
 
     def collect(self) -> Outcome:

@@ -55,9 +55,12 @@ def _try_to_load(request: Run) -> tuple[str, str]:
     return "", limits
 
 
-def has_recipe(request: Run) -> bool:
-    """Return whether the candidate, which must be loaded, brings its own plain training."""
-    return hasattr(locate(request.candidate).load(), "run_plain")
+def hypotheses(request: Run) -> list[str]:
+    """Return what its recipe says can be wrong with the candidate, which must be loaded.
+
+    A candidate without a recipe has none.
+    """
+    return list(getattr(locate(request.candidate).load(), "hypotheses", ()))
 
 
 def _load(request: Run) -> Candidate:

@@ -7,6 +7,7 @@ the layout: the ids that reach the embedding are the tokens of the rank, in the 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -31,15 +32,23 @@ def with_distinct_ids(case: Case) -> Case:
 
 @contextmanager
 def embedded(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the ids that each call of an embedding is given."""
+    """Collect the ids that each call of the embedding of tokens is given.
+
+    That is the embedding which is called first; others may have positions or kinds of tokens.
+    """
     calls: list[Tensor] = []
+    first: list[nn.Module] = []
+
+    def before(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if not first:
+            first.append(module)
+        if module is first[0]:
+            calls.append(given[0].detach().clone())
+
     with ExitStack() as hooks:
         for module in model.modules():
             if isinstance(module, nn.Embedding):
-                hook = module.register_forward_pre_hook(
-                    lambda _, given: calls.append(given[0].detach().clone())
-                )
-                hooks.callback(hook.remove)
+                hooks.callback(module.register_forward_pre_hook(before).remove)
         yield calls
 
 
@@ -53,15 +62,22 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
     """Emit the output of each module for the tokens of each call, once.
 
     Outputs that backward computes again, or whose first dims are not those of the ids, are left
-    out.
+    out. The hooks of a compiled model are not compiled.
     """
+    if not layout:
+        yield
+        return
     call, done = -1, set[tuple[str, int]]()
+    first: nn.Module | None = None
 
-    def begin(*_: Any) -> None:
-        nonlocal call
-        call += 1
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def begin(module: nn.Module, _: Any) -> None:
+        nonlocal call, first
+        first = first or module
+        call += module is first
 
-    def after(name: str, out: Any) -> None:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def after(name: str, _module: nn.Module, _given: Any, out: Any) -> None:
         tensor = _first_tensor(out)
         if tensor is None or not 0 <= call < len(layout) or (name, call) in done:
             return
@@ -75,10 +91,8 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
             if isinstance(module, nn.Embedding):
                 hooks.callback(module.register_forward_pre_hook(begin).remove)
             if name:
-                hook = module.register_forward_hook(
-                    lambda _module, _given, out, name=name: after(name, out)
-                )
-                hooks.callback(hook.remove)
+                hook = partial(after, name)
+                hooks.callback(module.register_forward_hook(hook).remove)
         yield
 
 

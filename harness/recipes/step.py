@@ -1,7 +1,7 @@
 """A user's function `(model, batch, mesh) -> loss` as a candidate."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, update_wrapper
+from functools import cached_property, lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from harness.case import Case
 from harness.recipes.batch import rows_of
+from harness.recipes.hypotheses import hypotheses
+from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in, parted
 from harness.reference.weights import TORCH_DTYPES
@@ -82,11 +84,14 @@ class Step:
     def run_plain(
         self, case: Case, rank: "Rank", emit: "Emit", variant: str, *, exactly: bool
     ) -> None:
-        """Train as the recipe says, with all rows on this rank."""
+        """Train as the recipe says, with all rows on this rank, or as a hypothesis says."""
         dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
         rows = list(range(len(case.rows)))
         if variant == "reversed":
             rows.reverse()
+        if variant in self.hypotheses:
+            self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
+            return
         model = self.recipe.build(case, rank.device, dtype)
         batch = self.recipe.batch(
             case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0
@@ -101,6 +106,29 @@ class Step:
             parted(result)[0].backward()
         _emit(model, result, emit)
 
+    @cached_property
+    def hypotheses(self) -> dict[str, Hypothesis]:
+        """What can be wrong with a step of this recipe, by name."""
+        return hypotheses(self.recipe.columns)
+
+    def _run_hypothesis(
+        self, hypothesis: Hypothesis, case: Case, device: torch.device, emit: "Emit"
+    ) -> None:
+        dtype = torch.float64
+        model = self.recipe.build(hypothesis.case(case), device, dtype)
+        micro_batches = [
+            self.recipe.batch(case, rows, device, dtype)
+            for replica in range(case.dp)
+            for rows in rows_of(case, replica)
+        ]
+        total = torch.zeros((), dtype=dtype, device=device)
+        with computing_in(dtype):
+            for factor, part in hypothesis.of(micro_batches, case):
+                loss = factor * parted(self.recipe.loss(model, part))[0]
+                loss.backward()
+                total += loss.detach()
+        _emit(model, total, emit)
+
 
 def is_traced(emit: "Emit") -> bool:
     """Return whether the outputs of modules are wanted."""
@@ -113,9 +141,9 @@ def _emit(model: nn.Module, result: Any, emit: "Emit") -> None:
     for name, value in metrics.items():
         emit(f"metric.{name}", value.detach().reshape(()))
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad or parameter.grad is not None:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            emit(f"grad.{plain_name(name)}", whole(gradient))
+        # A frozen parameter has a gradient of zeros, so that a step which trains it is found out.
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        emit(f"grad.{plain_name(name)}", whole(gradient))
 
 
 def plain_name(name: str) -> str:

@@ -48,7 +48,7 @@ def finished(run: int, kept: slice) -> Finished:
         idle=False,
         sent=8,
         embedded=5,
-        has_recipe=False,
+        hypotheses=[],
         order=[("sp of 1x2, ranks 0,1", "all_to_all", "[3]", "float64", 4)],
         stood_in=[],
         unemitted="",

@@ -8,6 +8,7 @@ from harness.against import ITSELF, RECIPE
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
+from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Kind
@@ -39,6 +40,22 @@ FAULTS = {
     "llama__gspo__ratio_of_a_shard": "loss",
     "llama__dpo__ratio_of_a_shard": "loss",
     "llama__distilled__teacher_uncut": "loss",
+}
+# The names that experiments give; the other faults keep the name that their own tensors give.
+NAMES = {
+    "mistral__grpo__window_ignored": "window-ignored",
+    "qwen3__supervised__positions_restarted": "positions-restarted",
+    "llama__supervised__labels_rolled_locally": "label-lost-at-edge",
+    "llama__supervised__tokens_counted_locally": "denominator-per-rank",
+    "llama__grpo__advantage_of_another_row": "column-misplaced",
+    "qwen3__grpo__old_unshifted": "column-shifted",
+    "llama__grpo_sequences__rows_counted_locally": "denominator-per-rank",
+    "llama__gspo__ratio_of_a_shard": "denominator-per-rank",
+    "llama__dpo__ratio_of_a_shard": "denominator-per-rank",
+    "llama__distilled__teacher_uncut": "column-misplaced",
+    "gpt_oss__supervised__sinks_uncut": "heads-uncut",
+    "llama__supervised__gradients_halved": "gradient-over-sp",
+    "llama__supervised__loss_not_summed": "replica-split",
 }
 BAD = PLANTED / "bad_recipes.py"
 
@@ -122,6 +139,13 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
     assert failure.verdict is Verdict.DIVERGED
     assert failure.first is not None
     assert failure.first.key.startswith(FAULTS[name]), explain(failure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_gets_its_name(name: str, pool: RankPool) -> None:
+    failure = next(seen for seen in judged(name, 20, pool) if seen.verdict.failed)
+    assert add_diagnosis(failure, Session(pool)).called == NAMES[name]
 
 
 @pytest.mark.parametrize(

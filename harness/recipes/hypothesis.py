@@ -1,0 +1,93 @@
+"""One thing that can be wrong with a step, as a change of plain training.
+
+A hypothesis changes the table of each micro-batch, as a step has it, and then makes parts of the
+global batch, whose losses are added up. It has the name of an anomaly. A step has that anomaly if
+its gradients are what the hypothesis predicts.
+
+Legend: B rows, S columns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.case import Case
+from harness.recipes.batch import IGNORED, Batch
+
+# Batches, and the factor of the loss of each.
+Parts = list[tuple[float, Batch]]
+# Returns the shard of each token of a micro-batch.
+Layout = Callable[[Batch, Case], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One fault of a step, as plain training would have it."""
+
+    anomaly: str
+    # What is done wrong, as a sentence.
+    how: str
+    # What becomes of the table of one micro-batch: the changed tensors.
+    change: Callable[[Batch, Case], Batch] = lambda _batch, _case: {}
+    # What becomes of the global batch.
+    parts: Callable[[Batch, Case], Parts] = lambda batch, _case: [(1.0, batch)]
+    # The case for which the model is built.
+    case: Callable[[Case], Case] = lambda case: case
+
+    @property
+    def name(self) -> str:
+        return f"{self.anomaly}: {self.how}"
+
+    def of(self, micro_batches: list[Batch], case: Case) -> Parts:
+        """Return the parts of the global batch of these micro-batches."""
+        changed = [batch | self.change(batch, case) for batch in micro_batches]
+        width = max(batch["input_ids"].shape[1] for batch in changed)
+        changed = [widened(batch, case, width) for batch in changed]
+        together = {name: torch.cat([b[name] for b in changed]) for name in changed[0]}
+        return self.parts(together, case)
+
+
+def by_columns(batch: Batch, case: Case) -> Tensor:
+    """The shards if columns of the padded table are cut."""
+    width = batch["input_ids"].shape[1]
+    return (columns_of(batch) // -(-width // case.sp)).expand_as(batch["input_ids"])
+
+
+def by_stream(batch: Batch, case: Case) -> Tensor:
+    """The shards if rows are packed end to end, and the stream is cut."""
+    return places_of(batch) // shard_of_stream(batch, case)
+
+
+def columns_of(batch: Batch) -> Tensor:
+    return torch.arange(batch["input_ids"].shape[1], device=batch["input_ids"].device)
+
+
+def places_of(batch: Batch) -> Tensor:
+    """The place of each token in the packed stream -> BS."""
+    real_BS = batch["attention_mask"]
+    return (real_BS.flatten().cumsum(0) - 1).clamp(min=0).view_as(real_BS)
+
+
+def shard_of_stream(batch: Batch, case: Case) -> int:
+    """The number of tokens of each shard of the packed stream."""
+    return -(-int(batch["attention_mask"].sum()) // case.sp)
+
+
+LAYOUTS: dict[str, Layout] = {"columns": by_columns, "the packed stream": by_stream}
+
+
+def widened(batch: Batch, case: Case, width: int) -> Batch:
+    """Pad every table on the right to this width."""
+    size = batch["input_ids"].shape
+    values = {"input_ids": case.pad_id, "labels": IGNORED}
+    return {
+        name: F.pad(x.movedim(1, -1), (0, width - size[1]), value=values.get(name, 0)).movedim(
+            -1, 1
+        )
+        if x.shape[:2] == size
+        else x
+        for name, x in batch.items()
+    }

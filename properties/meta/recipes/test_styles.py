@@ -1,0 +1,63 @@
+"""A right step passes in whatever style it is written, and a fault in it is found and named."""
+
+import pytest
+
+from harness.compare import Verdict
+from harness.judge import Session, add_diagnosis
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from properties.helpers.judging import evaluate_all
+from properties.helpers.places import PLANTED
+from properties.meta.recipes.test_recipes import drawn
+
+STYLES = (
+    "plain_loop",
+    "with_ddp",
+    "with_fsdp",
+    "with_functional_collectives",
+    "with_dtensors",
+    "ring_with_zigzag",
+    "trainer",
+    "accumulating",
+    "checkpointing",
+    "compiled",
+    "with_lora",
+)
+# The ring cuts rows in a way of its own.
+FAULTY = [style for style in STYLES if style != "ring_with_zigzag"]
+FAULTS = {"labels_lost": "label-lost-at-edge", "positions_restarted": "positions-restarted"}
+
+
+def named(name: str) -> str:
+    return f"{PLANTED / 'styles.py'}:{name}"
+
+
+@pytest.mark.slow(but=2)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_right_step_passes_in_any_style(style: str, pool: RankPool) -> None:
+    comparisons = list(evaluate_all(((case, named(style)) for case in drawn(style, 8)), pool))
+    assert len(comparisons) == 8
+    for comparison in comparisons:
+        assert comparison.verdict.passed, explain(comparison)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("style", FAULTY)
+def test_a_fault_is_found_and_named_in_any_style(style: str, fault: str, pool: RankPool) -> None:
+    wrong = named(f"{style}__{fault}")
+    comparisons = evaluate_all(((case, wrong) for case in drawn(style, 20)), pool)
+    failure = next(seen for seen in comparisons if seen.verdict.failed)
+    assert failure.verdict is Verdict.DIVERGED
+    if fault == "positions_restarted":
+        assert failure.first is not None
+        assert failure.first.key == "places"
+    assert add_diagnosis(failure, Session(pool)).called == FAULTS[fault]
+
+
+def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
+    comparisons = evaluate_all(((case, named("unfrozen")) for case in drawn("", 8)), pool)
+    failure = next(seen for seen in comparisons if seen.verdict.failed)
+    assert failure.first is not None
+    assert failure.first.key.startswith("grad.head.")
+    assert failure.first.expected == 0
