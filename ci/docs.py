@@ -21,7 +21,7 @@ from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
-from harness.conformance import by_library, finding_record, read, write
+from harness.conformance import by_library, finding_names, finding_record, read, write
 from harness.conformance.upstream_reports import FOLDER
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
@@ -41,11 +41,9 @@ def main() -> None:
 
 
 def update_findings() -> None:
-    """Update the findings in the results: drop those that no package lists any more."""
+    """Update the findings in the results: drop those that are listed as findings no more."""
     results = read(ROOT / "docs")
-    listed = {
-        f"{library.name} {bug.key}" for library in libraries().values() for bug in bugs(library)
-    }
+    listed = finding_names()
     results["findings"] = {
         name: finding_record(name.partition(" ")[2], record)
         for name, record in results["findings"].items()

@@ -110,15 +110,17 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
 
 def _add_to(results: "Results", records: dict[str, Any], versions: Sequence[str]) -> None:
     """Add records of candidates to the results; of findings of one bug, the last one stays."""
-    from harness.conformance import finding_record
+    from harness.conformance import finding_names, finding_record
 
     results["releases" if versions else "candidates"] |= records
     if versions:
         return
+    names = finding_names()
     for name, record in records.items():
-        library = name.partition(".")[0]
         for key, found in record["listed"].items():
-            results["findings"][f"{library} {key}"] = finding_record(key, found["record"])
+            finding = f"{name.partition('.')[0]} {key}"
+            if finding in names:
+                results["findings"][finding] = finding_record(key, found["record"])
 
 
 def read_results_in(out: Path) -> "Results":
@@ -167,10 +169,14 @@ def _report_changes(before: "Results", records: dict[str, Any], out: Path) -> No
 def pages(results: "Results", docs: Path) -> dict[str, str]:
     """Return the pages of the results, by their file names in the folder `docs`."""
     from harness.candidates.published.library import libraries
-    from harness.conformance import findings, page, upstream_reports
+    from harness.conformance import findings, not_findings, page, upstream_reports
 
     known = libraries().values()
-    listed = {"conformance.md": page(results), "findings.md": findings(known)}
+    listed = {
+        "conformance.md": page(results),
+        "findings.md": findings(known),
+        "not-findings.md": not_findings(known),
+    }
     return {**listed, **dict(upstream_reports(known, results, docs))}
 
 

@@ -9,8 +9,8 @@
 - The *results* are what is kept: the document `conformance.json`. All pages are made from it.
 
 `drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
-fails, and `document` keeps the results. `page`, `findings`, `upstream_reports` and `changes` write
-the pages.
+fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upstream_reports` and
+`changes` write the pages and tables.
 
 1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
    the exchange. So sp 1 comes first, and after a failure nothing else is asked.
@@ -22,6 +22,7 @@ the pages.
 5. Pages are made from the document alone, so they can be written again without a run.
 """
 
+from harness.conformance.by_library import by_library
 from harness.conformance.changes import changes
 from harness.conformance.document import (
     BadResults,
@@ -33,11 +34,16 @@ from harness.conformance.document import (
     write,
 )
 from harness.conformance.examined import Examined, examine
-from harness.conformance.findings import findings
-from harness.conformance.page import by_library, page
+from harness.conformance.findings import findings, not_findings
+from harness.conformance.page import page
 from harness.conformance.releases import sweep
 from harness.conformance.request import Request
-from harness.conformance.upstream_reports import finding_record, script_of, upstream_reports
+from harness.conformance.upstream_reports import (
+    finding_names,
+    finding_record,
+    script_of,
+    upstream_reports,
+)
 
 __all__ = [
     "BadResults",
@@ -48,8 +54,10 @@ __all__ = [
     "changes",
     "examine",
     "examined_record",
+    "finding_names",
     "finding_record",
     "findings",
+    "not_findings",
     "page",
     "read",
     "read_results",

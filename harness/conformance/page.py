@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.campaign.markdown import table
-from harness.candidates.published.bugs import about
-from harness.candidates.published.library import libraries
 from harness.conformance.document import Results
 from harness.verdict import PASSED
 
@@ -48,7 +46,7 @@ def summary(candidates: Mapping[str, Any]) -> str:
     )
     rows = []
     for name, record in candidates.items():
-        counts = _total(record, "verdicts")
+        counts = total(record, "verdicts")
         passed = sum(counts[verdict] for verdict in PASSED)
         judged = counts.total() - counts["UNSUPPORTED"]
         wiring = record["wiring"]
@@ -72,44 +70,12 @@ def summary(candidates: Mapping[str, Any]) -> str:
     return table(heads, rows)
 
 
-def by_library(results: Results) -> list[tuple[str, ...]]:
-    """Return a short table as rows, heads first, with a line for each library.
-
-    The most used library comes first.
-    """
-    by_release: dict[str, list[dict[str, Any]]] = {}
-    for record in results["candidates"].values():
-        by_release.setdefault(record["release"], []).append(record)
-    verdicts = ("cases", "passed", "known", "diverged", "fault", "unsupported")
-    heads = ("library", "release", "steps", *verdicts, "bugs", "what to do today")
-    abouts = {release: about(libraries()[release.partition("@")[0]]) for release in by_release}
-    lines: list[tuple[str, ...]] = [heads]
-    for release in sorted(by_release, key=lambda release: -abouts[release].stars):
-        records = by_release[release]
-        counts = sum((_total(record, "verdicts") for record in records), Counter[str]())
-        bugs = {
-            key for record in records for key in record["listed"] if key not in record["stale"]
-        }
-        refused = counts["UNSUPPORTED"]
-        numbers = (
-            len(records),
-            counts.total() - refused,
-            sum(counts[verdict] for verdict in PASSED),
-            *(counts[verdict] for verdict in ("KNOWN", "DIVERGED", "FAULT")),
-        )
-        name, version = _library(records[0]), records[0]["version"]
-        share = f"{100 * refused / max(counts.total(), 1):.0f} %"
-        today = abouts[release].today
-        lines.append((name, version, *map(str, numbers), share, str(len(bugs)), today))
-    return lines
-
-
 def _situation_section(candidates: Mapping[str, Any]) -> str:
     """Return by situation and library how many of the judged cases did not pass."""
     judged: dict[str, Counter[str]] = {}
     failed: dict[str, Counter[str]] = {}
     for record in candidates.values():
-        library = _library(record)
+        library = library_of(record)
         for stage in record["stages"].values():
             for situation, counts in stage["situations"].items():
                 bad = sum(count for verdict, count in counts.items() if verdict not in PASSED)
@@ -117,7 +83,7 @@ def _situation_section(candidates: Mapping[str, Any]) -> str:
                 failed.setdefault(situation, Counter())[library] += bad
     if not judged:
         return ""
-    libraries = list(dict.fromkeys(map(_library, candidates.values())))
+    libraries = list(dict.fromkeys(map(library_of, candidates.values())))
     rows = [
         (
             situation,
@@ -140,7 +106,7 @@ def _property_section(candidates: Mapping[str, Any]) -> str:
     """Return by candidate how many of the cases that did not pass broke each property."""
     rows = []
     for name, record in candidates.items():
-        wrong, stages = _total(record, "wrong"), record["stages"].values()
+        wrong, stages = total(record, "wrong"), record["stages"].values()
         failed = sum(
             stage["verdicts"].get(verdict, 0)
             for stage in stages
@@ -186,7 +152,7 @@ def _refusal_section(candidates: Mapping[str, Any]) -> str:
     rows = []
     for name, record in candidates.items():
         reasons = Counter[str]()
-        for reason, count in _total(record, "refused").items():
+        for reason, count in total(record, "refused").items():
             # Join reasons that differ only in the numbers of a field.
             reasons[re.sub(r"=\d\S*", "", reason)] += count
         for reason, count in reasons.most_common(6):
@@ -238,12 +204,13 @@ def _package_section(candidates: Mapping[str, Any]) -> str:
     return "## Installed\n\n" + "".join(lines) if lines else ""
 
 
-def _library(record: Mapping[str, Any]) -> str:
+def library_of(record: Mapping[str, Any]) -> str:
+    """Return the library of a candidate's record."""
     name: str = record["release"].partition("@")[0]
     return name
 
 
-def _total(record: Mapping[str, Any], field: str) -> Counter[str]:
+def total(record: Mapping[str, Any], field: str) -> Counter[str]:
     """Add up a field of counts over all stages of a candidate."""
     total = Counter[str]()
     for stage in record["stages"].values():

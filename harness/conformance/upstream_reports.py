@@ -1,10 +1,10 @@
-"""Write a page about each listed bug, for the maintainers of the library."""
+"""Write a page about each listed bug that is a finding, for the maintainers of the library."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.candidates.published.bugs import Bug, bugs
+from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 
@@ -23,10 +23,24 @@ def upstream_reports(
 ) -> Iterator[tuple[str, str]]:
     """Yield the file of each page, from the folder `docs`, and its text."""
     for library in libraries:
-        for bug in bugs(library):
+        for bug in findings_of(library):
             found = first_sighting(library, bug, results)
             has_script = script_of(library, bug, docs).is_file()
             yield file_of(library, bug), upstream_report(library, bug, found, has_script)
+
+
+def findings_of(library: Library) -> list[Bug]:
+    """Return the listed bugs of a library that have a page."""
+    return [bug for bug in bugs(library) if bug.is_finding]
+
+
+def finding_names() -> set[str]:
+    """Return the names that all findings have in the results."""
+    return {
+        f"{library.name} {bug.key}"
+        for library in libraries().values()
+        for bug in findings_of(library)
+    }
 
 
 def file_of(library: Library, bug: Bug) -> str:
@@ -44,7 +58,7 @@ def upstream_report(
 ) -> str:
     """Return the whole page of a bug."""
     parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
-    parts += [bug.says, _fact_list(bug)]
+    parts += [bug.says, _fact_list(library, bug)]
     parts += _script_section(library, bug) if has_script else []
     parts += _mend_section(library, bug)
     parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]
@@ -58,19 +72,35 @@ def _affected_releases(library: Library, bug: Bug) -> str:
     return f"{library.pinned}{since}"
 
 
-def _facts(bug: Bug) -> dict[str, str]:
+def _facts(library: Library, bug: Bug) -> dict[str, str]:
     return {
         "where": bug.where,
-        "when": ", ".join(bug.when) or "always",
+        **({"looked for in cases with": ", ".join(bug.when)} if bug.when else {}),
+        "severity": bug.severity,
+        "reached by": f"{bug.reach}. {bug.documented}" if bug.documented else bug.reach,
+        "newest release": _newest_release(library, bug),
         "main branch": bug.main,
-        "reported": bug.link or "no report was found",
+        "addressee": bug.addressee,
+        "precedents": "; ".join(bug.precedents) or "none was found",
     }
 
 
-def _fact_list(bug: Bug) -> str:
-    facts = _facts(bug)
+def _newest_release(library: Library, bug: Bug) -> str:
+    known = about(library)
+    newer = known.newer_than(library.pinned)
+    python = f", which needs Python {known.python}" if known.python else ""
+    if newer:
+        return f"{newer}{python}. Read, not run: {bug.newest}"
+    return f"{library.pinned}{python}, is the newest: {bug.newest}"
+
+
+def _fact_list(library: Library, bug: Bug) -> str:
+    facts = _facts(library, bug)
     facts["where"] = f"`{facts['where']}`"
-    return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
+    if bug.precedents:
+        # One line each. MkDocs takes four spaces for a list inside a list.
+        facts["precedents"] = "".join(f"\n    - {precedent}" for precedent in bug.precedents)
+    return "\n".join(f"- {name}: {fact}" for name, fact in facts.items()).replace(": \n", ":\n")
 
 
 def _script_section(library: Library, bug: Bug) -> list[str]:
@@ -88,8 +118,8 @@ def _mend_section(library: Library, bug: Bug) -> list[str]:
     if bug.key in library.mends:
         name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
         parts.append(
-            f"We tried a mend: `{name}`, with the mends of what else is listed of this step, is "
-            "right."
+            f"We ran the step with a mend of our own: `{name}`, with the mends of what else is "
+            "listed of it, is right."
         )
     return parts
 
@@ -114,7 +144,7 @@ def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
     known = {
         "says": bug.says,
         "in": ", ".join(f"{library.name}.{key}" for key in bug.candidate),
-        **_facts(bug),
+        **_facts(library, bug),
         "release": _affected_releases(library, bug),
         "how it could be mended": bug.mend,
         "golden": bug.golden,

@@ -63,7 +63,7 @@ def mark_known(comparison: Comparison) -> Comparison:
     if bug is None or (mended_candidate(comparison) and not is_right_without):
         return comparison
     return replace(
-        comparison, verdict=Verdict.KNOWN, reason=" ".join(filter(None, (bug.key, bug.link)))
+        comparison, verdict=Verdict.KNOWN, reason=" ".join((bug.key, *bug.reported[:1]))
     )
 
 

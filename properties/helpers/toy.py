@@ -105,13 +105,20 @@ line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 s
 golden = "none-of-ours"
 since = "1.0"
 fixed = "1.1"
-link = "https://example.org/toy/1"
+precedents = ["https://example.org/toy/1 (open): gradients are too large"]
 where = "toylib/__init__.py:1"
 says = "Gradients are three times what they should be."
 tensors = ["weight", "grad.*"]
 title = "Gradients are three times too large"
 mend = "Do not multiply."
 main = "not looked at: there is none"
+grade = "A"
+graded = ""
+severity = "silent gradients"
+reach = "default"
+documented = ""
+addressee = "toys/toylib"
+newest = "The same line."
 
 [[bug]]
 key = "gone"
@@ -124,13 +131,20 @@ line = "case/1 rows=2:11 heads=2/2 layers=1 vocab=5 sp=1 dp=1 dim=2 dtype=fp64 s
 golden = "none-of-ours"
 since = "1.0"
 fixed = ""
-link = ""
+precedents = []
 where = "toylib/__init__.py:1"
 says = "It is listed, and nobody can see it."
 tensors = ["grad.*"]
 title = "Nothing can be seen"
 mend = "There is nothing to mend."
 main = "not looked at: there is none"
+grade = "D"
+graded = "Nobody can see it."
+severity = "log only"
+reach = "undocumented"
+documented = ""
+addressee = "toys/toylib"
+newest = "The same line."
 
 [[bug]]
 key = "heads"
@@ -143,13 +157,20 @@ line = "case/1 rows=2:11 heads=2/1 layers=1 vocab=5 sp=2 dp=1 dim=2 dtype=fp64 s
 golden = "none-of-ours"
 since = "1.0"
 fixed = ""
-link = ""
+precedents = []
 where = "toylib/__init__.py:1"
 says = "It does not repeat heads, and does not say so."
 tensors = []
 title = "Heads are not repeated"
 mend = "Repeat them."
 main = "not looked at: there is none"
+grade = "B"
+graded = "It raises."
+severity = "loud"
+reach = "documented option"
+documented = ""
+addressee = "toys/toylib"
+newest = "The same line."
 """
 
 

@@ -1,5 +1,5 @@
-"""export_stats crashes or hangs where one replica had no target in a step: ranks enter different
-collectives
+"""Up to 1.0.4 export_stats crashes or hangs where one replica had no target in a step: ranks enter
+different collectives (mended on main)
 
 areal 1.0.4: the log's collectives differ between replicas with and without a target.
 

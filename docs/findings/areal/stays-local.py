@@ -1,5 +1,5 @@
-"""attn_impl sdpa or eager with context parallelism: every rank attends to its own shard only,
-without an error
+"""FSDP with context parallelism: with attn_impl sdpa, eager or flex_attention every rank of a text
+model attends to its own shard only
 
 areal 1.0.4: with attn_impl=sdpa, and by reading with eager, no rank sees another rank's tokens.
 

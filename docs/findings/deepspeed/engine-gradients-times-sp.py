@@ -1,4 +1,5 @@
-"""Gradients with sequence parallelism are sp times larger at ZeRO 0, 1, 2 than at ZeRO 3.
+"""With sequence parallelism the same loss gives gradients that differ by sp: ZeRO 3 with
+reduce_scatter divides by all ranks, other stages by ranks / sp.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. One step of the loop of the ALST tutorial,
 on one row without padding. Its all_gather sums gradients over ranks in backward. ZeRO 0, 1, 2 and

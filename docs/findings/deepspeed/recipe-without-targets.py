@@ -1,4 +1,5 @@
-"""ALST tutorial: the loss is NaN where a rank has no target.
+"""ALST tutorial: the reported loss is NaN where one rank's shard has no target; gradients are
+right.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. The training loop of DeepSpeed's tutorial
 docs/_tutorials/ulysses-alst-sequence-parallelism.md (in the repository, not in the wheel), on a

@@ -1,4 +1,5 @@
-"""TiledFusedLogitsLoss: what follows the loss does not reach the gradients of compute_params
+"""TiledFusedLogitsLoss: gradient accumulation, a loss scale, or a division after it do not reach
+the gradients of compute_params
 
 DeepSpeed 0.19.8, one process, no GPU. The docstring recommends output_reduction="sum" and to take
 the mean afterwards. The gradients of compute_params are taken in forward, at an incoming gradient

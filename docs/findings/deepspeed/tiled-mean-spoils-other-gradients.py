@@ -1,5 +1,5 @@
-"""SequenceTiledCompute.backward divides its incoming gradient in place, and with it that of other
-losses
+"""SequenceTiledCompute.backward with output_reduction "mean" divides its incoming gradient in
+place, and so that of losses computed before and added to it
 
 DeepSpeed 0.19.8, one process, no GPU. Backward does `incoming_grad /= shards` in place, and
 autograd hands the same tensor to every term of a sum. The gradients of an auxiliary loss that was

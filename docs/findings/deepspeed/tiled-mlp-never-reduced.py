@@ -1,8 +1,9 @@
-"""TiledMLP: its gradients are never reduced where torch.chunk gives fewer tiles than shards.
+"""TiledMLP under ZeRO: gradients are not reduced where torch.chunk gives fewer tiles than shards.
 
 DeepSpeed 0.19.8, two ranks of ZeRO 3 on CPU. torch.chunk makes ceil(n / ceil(n / shards)) tiles of
 n tokens: 2 of 4 tokens and 3 shards. The loop of backward sets ds_grad_is_ready only at tile
-i + 1 == shards, so never: each rank keeps its own gradients.
+i + 1 == shards, so never, and ZeRO does not reduce these gradients: what safe_get_full_grad shows
+is each rank's own.
 
     python tiled-mlp-never-reduced.py
 """

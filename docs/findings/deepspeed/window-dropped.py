@@ -1,4 +1,5 @@
-"""UlyssesSPAttentionHF: with sdpa, a sliding window is silently ignored.
+"""UlyssesSPAttentionHF: with sdpa or flex_attention a model's sliding window is lost without an
+error.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. A Mistral with sliding_window=2. For sdpa
 the window is in the mask that transformers makes; Ulysses drops the mask, and every token attends

@@ -1,4 +1,4 @@
-"""apply_sequence_parallel checks the number of query heads twice, and that of kv heads never
+"""v1 trainer, Ulysses: cp_size is accepted though it does not divide the kv heads
 
 LLaMA-Factory 0.9.5 (v1). num_key_value_heads is read from config.num_attention_heads. So a model
 with 6 query heads and 3 kv heads is accepted with cp_size 2, though 2 does not divide 3. The

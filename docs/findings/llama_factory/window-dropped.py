@@ -1,4 +1,5 @@
-"""Ulysses drops sliding_window, softmax_scale and softcap of the attention that it replaces
+"""v1 trainer, Ulysses: cp_size above 1 drops sliding_window, softmax_scale and softcap of the
+attention
 
 LLaMA-Factory 0.9.5 (v1). `new_flash_attn_forward` takes them into **kwargs and hands none of them
 on. With cp_size above one a model with a sliding window attends to everything, without a word.

@@ -1,5 +1,5 @@
-"""pad_to_max_across_ranks pads inside what is gathered, gather_outputs_and_unpad cuts at its end:
-losses of the last rank are dropped
+"""With sp_ulysses_degree above 1 losses of the last rank are dropped where ranks hold unequal
+numbers of rows
 
 lmms-engine 0.1.4. The first rank has two losses and is padded to the three of the second; then the
 last loss of the second is dropped. It is still counted as a target.

@@ -1,4 +1,5 @@
-"""slice_input_tensor pads labels with zeros: with two or more tokens of padding token 0 is learnt
+"""slice_input_tensor pads labels with zeros: with sp_ulysses_degree above 2 up to sp - 2 tokens of
+padding are trained to predict token 0
 
 lmms-engine 0.1.4. Four tokens over three ranks get two tokens of padding, whose labels are zero
 and which pass for a row of their own. No row here has token 0 as a target.

@@ -1,4 +1,5 @@
-"""Hybrid context parallelism: a sample on one rank gets the rotary embedding of the static group.
+"""hybrid_context_parallel: a sample that one rank takes alone gets a rotary embedding cut for the
+static group, and the rank raises.
 
 megatron-core 0.16.1, two ranks over gloo, no GPU. With context_parallel_size 2, a short sample of
 four tokens is scheduled on one rank: its PackedSeqParams have local_cp_size 1 and no cp_group.

@@ -1,4 +1,5 @@
-"""Context parallelism without calculate_per_token_loss trains on a mean of the ranks' means.
+"""Context parallelism without calculate_per_token_loss: with a loss mask, gradients are those of a
+mean of the ranks' means.
 
 megatron-core 0.16.1, two ranks over gloo, no GPU. A micro-batch has one row of eight tokens, of
 which the last three count; losses are w times a number for each token. The row is cut as

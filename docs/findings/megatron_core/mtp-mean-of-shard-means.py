@@ -1,4 +1,5 @@
-"""Multi-token prediction with context parallelism: loss and log are means of the ranks' means.
+"""Multi-token prediction with context parallelism: its gradients and its log are means of the
+ranks' means.
 
 megatron-core 0.16.1, two ranks over gloo, no GPU. GPTModel._postprocess divides by the number
 of targets that roll_tensor counts on its own rank. A row of eight tokens has two of them at the

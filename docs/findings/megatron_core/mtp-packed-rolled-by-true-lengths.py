@@ -1,4 +1,5 @@
-"""Multi-token prediction rolls packs by cu_seqlens that were cut by cu_seqlens_padded.
+"""Multi-token prediction with packed rows and context parallelism rolls by the lengths without
+padding, though tokens are cut by the padded ones.
 
 megatron-core 0.16.1, two ranks over gloo, no GPU. Two sequences of 5 and 4 tokens are padded to
 8 and 4, as two ranks need them. Each rank takes its pieces, as get_thd_batch_on_this_cp_rank

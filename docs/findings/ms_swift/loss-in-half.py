@@ -1,9 +1,10 @@
-"""per_token_loss_func_sp computes and sums the loss in the dtype of the logits
+"""With sequence_parallel_size > 1 under DeepSpeed the loss is computed and summed in bf16:
+per_token_loss_func_sp does not upcast the logits
 
 ms-swift 4.6.0. On one rank per_token_loss_func upcasts logits to fp32 "to avoid potential
 precision issues"; where the sequence is shared the loss of bf16 logits stays in bf16, to two or
-three digits. Logits are bf16 with --deepspeed or --fsdp fsdp2. With plain DDP accelerate has
-turned the model's outputs to fp32 before, and the loss is right.
+three digits. Logits are bf16 with --deepspeed. With plain DDP accelerate has turned the model's
+outputs to fp32 before, and the loss is right.
 
 Run: python loss-in-half.py (two processes on the CPU; no GPU, nothing of transformers).
 """

@@ -1,5 +1,5 @@
-"""zigzag_ring_flash_attn_varlen_backward: gradients of queries, keys and values are wrong, from
-two causes
+"""Where sequence_parallel_size does not divide the kv heads, gradients are wrong: the ring's
+backward gives each block its own out and lse, not the final ones
 
 ms-swift 4.6.0. grad_block_lse, through which the weights of the merge depend on queries and keys,
 is never used; and the first block's log-sum-exp is a view that later blocks write into.

@@ -1,4 +1,4 @@
-"""Context parallelism with sdpa silently ignores the sliding window of a model.
+"""cp_size above 1 silently ignores the sliding window of a transformers model.
 
 The loss of a Mistral with a window of one token, on one rank and with the batch shared by two.
 

@@ -1,4 +1,5 @@
-"""The logged policy_loss is weighted by tokens twice: it is already a mean over the step's tokens.
+"""The logged policy_loss is weighted by tokens twice where token counts differ, and is about 1/k
+of the loss with k dynamic micro-batches.
 
 OpenRLHF 0.11.2. ActorPPOTrainer.ppo_train on one rank and two micro-batches, of one and of three
 actions. Every action has a ratio of 1 and an advantage of -1, so that the loss of each is 1.
@@ -91,8 +92,7 @@ def main() -> int:
     items = [experience(actions) for actions in ACTIONS]
     trainer.replay_buffer = Names(items=items, sample_batch_size=1, collate_fn=None)
     got = trainer.ppo_train(0.0)["policy_loss"]
-    print("expected 1.0, the mean loss of all actions")
-    print(f"got      {got}, what is logged as policy_loss")
+    print(f"expected 1.0, the mean loss of all actions\ngot      {got}, the logged policy_loss")
     return 0 if abs(got - 1) < 1e-6 else 1
 
 

@@ -1,4 +1,5 @@
-"""Ring attention drops a sliding window that is as long as a rank's shard or longer.
+"""ring_attn_size above 1 accepts a model with a sliding window, and ring-flash-attn's adapter
+drops a window as long as a rank's shard or longer.
 
 ring-flash-attn 0.1.8, as OpenRLHF 0.11.2 substitutes it (setup_ring_attn). The window is compared
 with the number of keys of one rank (key_states.shape[1]), not of the row, and left out.

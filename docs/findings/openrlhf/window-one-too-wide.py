@@ -1,4 +1,5 @@
-"""Ring attention sees one token more than the sliding window.
+"""ring-flash-attn's adapter, which OpenRLHF uses for ring_attn_size above 1, makes a sliding
+window one token too wide.
 
 ring-flash-attn 0.1.8, as OpenRLHF 0.11.2 substitutes it (setup_ring_attn). window_size is
 (sliding_window, sliding_window), and flash-attn does not count the query's own key.

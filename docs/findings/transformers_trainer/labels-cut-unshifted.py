@@ -1,7 +1,7 @@
-"""compute_loss_func gets labels that context parallelism has cut before they are shifted.
+"""compute_loss_func with cp_size > 1 gets labels that were cut before they are shifted, and no
+shift_labels.
 
 The function is the model's own loss. On two ranks it pairs tokens with labels from elsewhere.
-
 transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python labels-cut-unshifted.py

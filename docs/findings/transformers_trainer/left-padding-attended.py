@@ -1,5 +1,5 @@
-"""Trainer with cp_size > 1 lets tokens attend to left padding: any 2D attention_mask passes as
-causal and is then dropped.
+"""Trainer with cp_size > 1: rows padded on the left attend to their padding, because every 2D
+attention_mask passes the causal check.
 
 The Trainer takes any attention mask with two dims for causal, and accelerate's hooks then drop it.
 

@@ -1,6 +1,6 @@
-"""Trainer with cp_size > 1 averages means of shards for models without loss kwargs.
+"""Trainer with cp_size > 1 averages the means of shards where model_accepts_loss_kwargs is False.
 
-Of the three targets one rank has one and the other two. Each counts for half of the loss.
+One rank has one of the three targets, the other two of them. Each counts for half of the loss.
 
 transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 

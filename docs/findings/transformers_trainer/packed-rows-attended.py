@@ -1,5 +1,5 @@
-"""Context parallelism lets packed rows attend to each other: the mask that position_ids imply is
-dropped.
+"""Trainer with cp_size > 1: packed rows attend to each other, and nothing refuses position_ids
+that begin again.
 
 Positions begin again where the second row does, as DataCollatorWithFlattening has them. One rank
 makes a mask of that; accelerate's hooks drop it.

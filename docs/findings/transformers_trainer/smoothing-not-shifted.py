@@ -1,5 +1,5 @@
-"""label_smoothing_factor with FSDP2 trains each token to predict itself: the name
-FSDPLlamaForCausalLM is in no list.
+"""label_smoothing_factor with FSDP2: labels are not shifted, because fully_shard renames the class
+to FSDPLlamaForCausalLM.
 
 FSDP2 renames the class to FSDPLlamaForCausalLM, which the Trainer finds in no list of causal
 models, so its label smoother does not shift. Both ranks have the same batch.

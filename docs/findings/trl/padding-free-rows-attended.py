@@ -1,5 +1,5 @@
-"""SFTTrainer with cp_size > 1 refuses packing, but not padding_free=True, where rows attend to
-each other too.
+"""SFTTrainer with cp_size > 1 refuses packing but not padding_free=True, where rows attend to each
+other in the same way.
 
 packing is refused with it, for the mask that keeps rows apart is dropped; padding_free is not.
 

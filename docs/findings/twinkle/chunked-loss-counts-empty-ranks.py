@@ -1,5 +1,5 @@
-"""ChunkedCrossEntropyLoss(reduction='sum') counts one token for each sequence-parallel rank
-without targets
+"""ChunkedCrossEntropyLoss(reduction='sum') with ulysses_size > 1: each rank without targets adds
+one token to the count
 
 twinkle-kit 0.5.1. gather_loss_tensors gathers nothing for a loss that takes logits, so each rank
 counts the targets of its part of the sequence, and none count as one. clip_grad_norm and

@@ -1,4 +1,5 @@
-"""ChunkedCrossEntropyLoss averages each sequence-parallel rank's part, and then the averages
+"""ChunkedCrossEntropyLoss with ulysses_size > 1 trains on the mean of the ranks' means, because
+its logits are not gathered
 
 twinkle-kit 0.5.1. gather_loss_tensors gathers nothing for a loss that takes logits, so with its
 default reduction each rank averages over the targets of its part of the sequence. FSDP averages

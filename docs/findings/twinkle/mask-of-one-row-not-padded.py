@@ -1,5 +1,5 @@
-"""Sequence parallelism fails for a single row with a sliding window when the mask is not padded
-with the row
+"""Sequence parallelism with sdpa and a sliding window raises for a single row whose length
+ulysses_size does not divide: its attention_mask is not padded
 
 twinkle-kit 0.5.1, transformers 5.23. A row of 5 tokens is padded to 6 for two ranks; its attention
 mask, which the template always adds, is padded in batches of several rows only.

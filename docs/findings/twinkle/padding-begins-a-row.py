@@ -1,5 +1,5 @@
-"""flash_attention_2 on a single row padded for sequence parallelism leaves its tokens without
-attention
+"""flash_attention_2 on a single row padded for sequence parallelism: with transformers 5.15 or
+newer its tokens get no attention
 
 twinkle-kit 0.5.1, transformers 5.23. A row of 5 tokens is padded to 6, with position -1.
 transformers is given positions alone, and takes the smallest for the beginning of a row.

@@ -1,5 +1,5 @@
-"""zigzag_ring_flash_attn_varlen_backward: gradients of queries, keys and values are wrong, from
-two causes
+"""Derived ring attention: gradients of queries, keys and values are wrong, because the backward
+gives each block its own out and lse, not the final ones
 
 twinkle-kit 0.5.1. First, each block's backward gets the gradient of the block's output only;
 grad_block_lse, that of its log-sum-exp, is stored (:450) and never read: those of q and k are

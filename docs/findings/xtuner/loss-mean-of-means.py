@@ -1,4 +1,5 @@
-"""reduce_sequence_parallel_loss: gradients ignore how many targets each rank has
+"""reduce_sequence_parallel_loss (xtuner/model, not XTuner V1): gradients ignore how many targets
+each rank has
 
 xtuner 0.2.0. The loss that is logged weighs each rank by its number of targets;
 `_ReduceLoss.backward` hands the gradient on as it is, and DDP then averages over ranks. So each

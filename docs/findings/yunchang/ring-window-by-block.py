@@ -1,8 +1,8 @@
-"""LongContextAttention takes a window_size and a zigzag ring applies it inside each block
+"""LongContextAttention with a ring of several ranks applies window_size inside each block of keys,
+not in the row
 
-yunchang 0.6.4. `window_size` is handed to the kernel block by block, where distances are those in
-the block and not in the row. Values are unit vectors, so that an output holds the attention
-weights. A ValueError or NotImplementedError is right.
+yunchang 0.6.4. The kernel counts distances in the block. Values are unit vectors, so outputs
+hold the attention weights. A ValueError or NotImplementedError is right.
 
 Run: python ring-window-by-block.py (two processes on the CPU; plain torch stands in for the
 kernel of flash-attn, with the window and the causality that it is asked for).

@@ -5,13 +5,25 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from harness.candidates.published.library import BadFolder, Library
 from harness.case import Case, parse
 from harness.untrusted import fitted
+
+# What a reader who had only the page and the library's source says of it: a maintainer accepts it
+# at once; it is right but needs other words; a maintainer would close it; it is out of date.
+Grade = Literal["A", "B", "C", "D"]
+# What goes wrong without an error, or "loud": an error or NaN.
+Severity = Literal["silent gradients", "silent loss", "log only", "loud"]
+# How a user gets there.
+Reach = Literal["default", "documented option", "undocumented", "documented as unsupported"]
+
+_ADDRESSEE = re.compile(r"[\w.-]+/[\w.-]+")
+_PRECEDENT = re.compile(r"(https://\S+) \((open|closed|merged|unknown)\): \S.*")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)?")
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,8 +46,6 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # The first release in which it was seen, and the first without it; empty if unknown.
     since: str
     fixed: str
-    # Where it was reported; empty if no report was found.
-    link: str
     # The place in the library's own source.
     where: str
     says: str
@@ -45,10 +55,33 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     title: str
     mend: str
     main: str
+    grade: Grade
+    # Why not A; empty for A.
+    graded: str
+    severity: Severity
+    reach: Reach
+    # Where the library's documentation speaks of what reaches it, with a quote; empty if nowhere.
+    documented: str
+    # The repository that would mend it, as owner/name.
+    addressee: str
+    # Issues and pull requests, each as "URL (open): what it says".
+    precedents: tuple[str, ...]
+    # What the library's newest release has in its place: read, not run.
+    newest: str
 
     @property
     def case(self) -> Case:
         return parse(self.line)
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it has a page for the library's maintainers."""
+        return self.grade in ("A", "B")
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The addresses of its precedents."""
+        return tuple(text.partition(" ")[0] for text in self.precedents)
 
     def is_in(self, version: str) -> bool:
         """Whether a release has the bug, as far as known."""
@@ -63,6 +96,16 @@ class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stars: float = 0.0
     # What its users should do today, in a sentence.
     today: str = ""
+    # The newest release when the bugs were graded, its date or nothing, and what Python it needs.
+    newest: str = ""
+    newest_date: str = ""
+    python: str = ""
+
+    def newer_than(self, version: str) -> str:
+        """Return the newest release and its date if it is not this version, else nothing."""
+        if not self.newest or _number(self.newest) <= _number(version):
+            return ""
+        return f"{self.newest} of {self.newest_date}" if self.newest_date else self.newest
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -91,15 +134,28 @@ def _read_from(library: Library) -> Iterator[_Known]:
     if not path.is_file():
         raise BadFolder(f"candidate={library.name}: {library.folder} has no known.toml")
     try:
-        yield fitted(tomllib.loads(path.read_text()), _Known)
+        known = fitted(tomllib.loads(path.read_text()), _Known)
+        _require("library.newest_date", known.library.newest_date, _DATE, "a date as 2026-11-20")
+        yield known
     except ValueError as error:
         raise BadFolder(f"{path}: {error}") from error
 
 
 def _read(table: dict[str, Any]) -> Bug:
-    bug = fitted(table, Bug, f"bug {table.get('key', '')!r}")
+    name = f"bug {table.get('key', '')!r}"
+    bug = fitted(table, Bug, name)
     parse(bug.line)
+    if bug.grade != "A" and not bug.graded:
+        raise ValueError(f"{name}.graded: is empty, and grade {bug.grade!r} needs a reason")
+    _require(f"{name}.addressee", bug.addressee, _ADDRESSEE, "owner/name")
+    for precedent in bug.precedents:
+        _require(f"{name}.precedents", precedent, _PRECEDENT, "as 'https://... (open): a text'")
     return bug
+
+
+def _require(field: str, value: str, pattern: re.Pattern[str], form: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ValueError(f"{field}: {value!r} is not {form}")
 
 
 def _number(version: str) -> list[int]:

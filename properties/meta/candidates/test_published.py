@@ -459,7 +459,18 @@ def test_a_sweep_shows_in_which_release_a_bug_was_fixed(two_releases: Path) -> N
         (('looks = ["gradient-scaled"]', 'looks = "gradient-scaled"'), r"looks: expected `array`"),
         (("[[bug]]", "bug = 3\n[[bog]]"), "bug: expected `array`, got `int`"),
         (("rows=2:11", "rows=2:1"), "1 mask bits for 2 tokens"),
-        (('link = "https', "link = https"), "Invalid value"),
+        (('golden = "none', "golden = none"), "Invalid value"),
+        (('grade = "A"', 'grade = "E"'), "bug 'scaled'.grade: invalid enum value 'E'"),
+        (('severity = "loud"', 'severity = "bad"'), "bug 'heads'.severity: invalid .* 'bad'"),
+        (('reach = "default"', 'reach = "easy"'), "bug 'scaled'.reach: invalid .* 'easy'"),
+        (('graded = "It raises."', 'graded = ""'), "bug 'heads'.graded: is empty, and grade 'B'"),
+        (("toys/toylib", "toylib"), "bug 'scaled'.addressee: 'toylib' is not owner/name"),
+        (("(open): g", "(ajar): g"), r"bug 'scaled'.precedents: '.*/1 \(ajar\).*' is not as"),
+        (
+            ('[[bug]]\nkey = "s', '[library]\nnewest_date = "May"\n[[bug]]\nkey = "s'),
+            "date: 'May'",
+        ),
+        (('newest = "The same line."\n', ""), "bug 'scaled'.newest: is missing"),
     ],
 )
 def test_an_invalid_list_of_bugs_is_refused(

@@ -128,7 +128,8 @@ def test_a_bug_of_two_candidates_keeps_the_finding_of_the_last_in_order(
     def run_all(names: list[str], _engine: None) -> Iterator[tuple[str, dict[str, Any]]]:
         assert names == ["a.one", "a.two"]
         for name in order:
-            listed = {"bug": {**shown, "record": {"verdict": "KNOWN", "candidate": name}}}
+            found = {**shown, "record": {"verdict": "KNOWN", "candidate": name}}
+            listed = {"bug": found, "graded C": found}
             yield name, {**before, "listed": listed}
 
     for name, stands_in in {
@@ -140,5 +141,8 @@ def test_a_bug_of_two_candidates_keeps_the_finding_of_the_last_in_order(
     }.items():
         monkeypatch.setattr(conformance, name, stands_in)
     monkeypatch.setattr("harness.conformance.finding_record", lambda _, record: record)
+    monkeypatch.setattr("harness.conformance.finding_names", lambda: {"a bug"})
     assert main(["conformance", "--out", str(tmp_path)]) == 0
     assert read(tmp_path)["findings"]["a bug"]["candidate"] == "a.two"
+    # What is no finding gets no page with pictures either.
+    assert read(tmp_path)["findings"].keys() == {"a bug"}
