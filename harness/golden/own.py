@@ -1,26 +1,27 @@
-"""Own goldens: what a candidate's own step computes at sp 1 in fp64.
+"""Own goldens: what a candidate's own reference computes in fp64.
 
-They serve candidates with a model or a loss of their own, for which the harness has no plain
-training. Such a golden names its candidate, whose code runs only if the user names it as well.
+They serve candidates with a model or a loss of their own. The reference is plain training of the
+candidate's recipe, or its step at sp 1 if it has none. Such a golden names its candidate, whose
+code runs only if the user names it as well.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from harness.against import ITSELF, PLAIN, Against
+from harness.against import ITSELF, PLAIN, RECIPE, Against
 from harness.candidates import locate
 from harness.case import parse
 from harness.compare import Change, drift
 from harness.golden.contents import Golden
 from harness.golden.manifest import Listed
-from harness.golden.tensors import Stored
+from harness.golden.tensors import AGAINST, CANDIDATE, Stored
 from harness.golden.vector import Vector
 from harness.judge import Job, Session
-from harness.judge.stages import reference_at_sp_1
+from harness.judge.stages import own_reference
 from harness.trace import Fault, Trace
 
-# Fields of `Stored.made` that goldens of plain training do not have.
-CANDIDATE, AGAINST = "candidate", "against"
+# What a candidate can be compared with that is its own.
+OWN: tuple[Against, ...] = (ITSELF, RECIPE)
 
 
 def candidate_of(golden: Golden) -> str:
@@ -30,13 +31,14 @@ def candidate_of(golden: Golden) -> str:
 
 def against_of(golden: Golden) -> Against:
     """Return what that candidate is compared with."""
-    return ITSELF if golden.stored.made.get(AGAINST) == ITSELF else PLAIN
+    stated = golden.stored.made.get(AGAINST)
+    return next((own for own in OWN if own == stated), PLAIN)
 
 
 def is_own(golden: Golden) -> bool:
-    """Return whether it is an own golden: fp64 numbers of a step that is compared with itself."""
+    """Return whether it is an own golden: fp64 numbers of a candidate's own reference."""
     is_exact = parse(golden.stored.case).dtype == "fp64"
-    return bool(candidate_of(golden)) and against_of(golden) == ITSELF and is_exact
+    return bool(candidate_of(golden)) and against_of(golden) in OWN and is_exact
 
 
 def with_candidate(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
@@ -54,28 +56,30 @@ def make(
     vector: Vector,
     trace: Trace,
     candidate: str,
+    against: Against,
     made: Mapping[str, str],
     commit: str,
     reason: str = "",
 ) -> Golden:
-    """Make an own golden from the trace of a candidate's step at sp 1."""
-    made = {**made, CANDIDATE: candidate, AGAINST: ITSELF}
+    """Make an own golden from the trace of a candidate's own reference."""
+    made = {**made, CANDIDATE: candidate, AGAINST: against}
     stored = Stored(vector.name, str(vector.case), trace, made)
     return Golden(vector, stored, Listed("", "", commit, reason))
 
 
 def find_unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterator[tuple[str, str]]:
-    """Yield the name of each golden that its candidate's step at sp 1 does not confirm, and why.
+    """Yield the name of each golden that its candidate's reference does not confirm, and why.
 
-    A step that gives no numbers at sp 1 does not confirm it either.
+    A reference that gives no numbers does not confirm it either.
     """
     for name, golden in goldens.items():
-        job = Job(golden.vector.case, locate(candidate_of(golden)))
-        now = reference_at_sp_1(job, session.pool)
+        against, candidate = against_of(golden), candidate_of(golden)
+        now = own_reference(Job(golden.vector.case, locate(candidate), against), session.pool)
+        where = "at sp 1" if against == ITSELF else "in plain training of its recipe"
         if isinstance(now, Trace):
             moved = drift(golden.stored.trace, now)
             if moved.change is Change.SEMANTIC:
-                yield name, f"{candidate_of(golden)} differs at sp 1: {moved}"
+                yield name, f"{candidate} differs {where}: {moved}"
         else:
             why = now.summary if isinstance(now, Fault) else now.reason
-            yield name, f"{candidate_of(golden)} gives no numbers at sp 1: {why}"
+            yield name, f"{candidate} gives no numbers {where}: {why}"

@@ -16,8 +16,8 @@ from harness.compare import Change, Comparison, Verdict, identical
 from harness.golden.contents import Golden
 from harness.golden.damage import BadGolden
 from harness.golden.manifest import Listed
-from harness.golden.own import AGAINST, CANDIDATE, against_of, candidate_of, is_own
-from harness.golden.tensors import Stored
+from harness.golden.own import against_of, candidate_of, is_own
+from harness.golden.tensors import AGAINST, CANDIDATE, Stored
 from harness.judge import Job, Session
 from harness.judge.stages import ask_ranks, measure
 from harness.trace import Assembly, Trace, is_required

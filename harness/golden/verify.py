@@ -14,7 +14,7 @@ from harness.candidates import Named, locate
 from harness.case import Case, Dtype
 from harness.compare import Comparison, Verdict
 from harness.golden.contents import Golden
-from harness.golden.own import candidate_of, is_own
+from harness.golden.own import against_of, candidate_of, is_own
 from harness.judge import Job, Session
 from harness.judge.known import mark_known
 from harness.report.record import comparison_record
@@ -45,7 +45,7 @@ def golden_jobs(
     for name, golden in goldens.items():
         is_own_golden = is_own(golden)
         its_candidates = [locate(candidate_of(golden))] if is_own_golden else candidates
-        reference = ITSELF if is_own_golden else against
+        reference = against_of(golden) if is_own_golden else against
         is_trusted = name not in doubted if is_own_golden else against == PLAIN
         for case in golden.vector.meshes(sps):
             if case.ranks > ranks or (reference == ITSELF and case.sp == 1):

@@ -100,7 +100,8 @@ def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     """Give a job to the ranks; outcomes must be collected in the order of these calls."""
     has_recipe = pool.has_recipe(job.candidate)
     if job.against == PLAIN and has_recipe:
-        job = replace(job, against=RECIPE)
+        # What is stored of our own plain training is not what the recipe computes.
+        job = replace(job, against=RECIPE, stored=None)
     reason = pool.placement.refuses(job.case)
     if job.against == ITSELF and has_recipe:
         reason = "its recipe is what it is compared with; leave out --against self"
@@ -147,7 +148,7 @@ def ask_references(run: Run) -> Sequence[Trace] | Fault | Unsupported:
     """Return the oracle, then the baselines of a run; or why there is no reference."""
     job = run.job
     if job.stored is not None:
-        is_own = job.against == ITSELF
+        is_own = job.against != PLAIN
         return (job.stored if is_own else with_what_is_given(job.case, job.stored),) * 2
     if job.against == PLAIN:
         # This does not wait for the outcome, so the ranks work meanwhile.
@@ -322,15 +323,15 @@ def hold_to_listed(comparison: Comparison, pool: RankPool) -> Comparison:
     return replace(comparison, mended=mended)
 
 
-def reference_at_sp_1(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
-    """Return the required keys of the candidate's own oracle: its step at sp 1 in fp64."""
+def own_reference(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
+    """Return the required keys of the candidate's own oracle in fp64: its recipe, or its step."""
     reason = pool.placement.refuses(job.case)
     if reason is not None:
         return Unsupported(reason)
-    exact = replace(job.case, dtype="fp64", mixed=False)
-    run = Run(replace(job, against=ITSELF), pool)
-    self_runs = self_reference.self_runs(exact, again=False)
-    references = run.with_own_runs(self_runs, traced=False).own_references()
+    exact = replace(job, case=replace(job.case, dtype="fp64", mixed=False))
+    # A recipe must show that it is a function of its batch.
+    own_runs = _own_runs(exact, again=job.against == RECIPE)
+    references = Run(exact, pool).with_own_runs(own_runs, traced=False).own_references()
     if not isinstance(references, list):
         return references
     return references[0].only(list(filter(is_required, references[0])))

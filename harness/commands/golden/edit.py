@@ -8,7 +8,7 @@ from harness.against import ITSELF
 from harness.case import parse
 from harness.commands.golden import recorded
 from harness.commands.golden.options import Add, Generate, OwnStep
-from harness.commands.golden.own import adopt, make_own, recompute_own
+from harness.commands.golden.own import adopt, make_own, own_against, recompute_own
 from harness.commands.golden.store import (
     DAMAGED,
     console_for,
@@ -52,7 +52,11 @@ def add(name: Name, line: Line, /, *, options: Add) -> int:
     if options.candidate:
         ranks = options.ranks or vector.case.ranks
         with open_pool(options, ranks, [options.candidate]) as pool:
-            golden = make_own(vector, options.candidate, pool, options.store, options.reason)
+            itself = options.against == ITSELF
+            against = own_against(options.candidate, pool, itself=itself)
+            golden = make_own(
+                vector, options.candidate, against, pool, options.store, options.reason
+            )
     else:
         golden = make(vector, fingerprint(), commit(store.folder), options.reason)
     store.change(lambda files: store_files({**read_others(files), name: golden}))
@@ -76,11 +80,8 @@ def _make_vector(name: str, line: str, options: Add) -> "Vector":
         raise UsageError(f"NAME={name}: use a-z, 0-9 and -, at most 60 of them")
     if not options.comment.strip():
         raise UsageError("--comment: say what is peculiar to this case")
-    if bool(options.candidate) is not (options.against == ITSELF):
-        raise UsageError(
-            f"--against={options.against}: use `--against self --candidate C` for a golden of a "
-            "candidate's own step, and neither for one of plain training"
-        )
+    if options.against == ITSELF and not options.candidate:
+        raise UsageError("--against=self: name the step with --candidate")
     hunts = options.hunts
     if options.candidate and hunts:
         raise UsageError(f"--hunts={as_text(hunts)}: tells what differs from plain training only")

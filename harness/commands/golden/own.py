@@ -1,9 +1,9 @@
-"""Compute goldens of a candidate's own step: its numbers at sp 1 in fp64, which ranks compute."""
+"""Compute own goldens: what a candidate's recipe, or its step at sp 1, gives in fp64 on ranks."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.against import ITSELF
+from harness.against import ITSELF, RECIPE
 from harness.commands.golden.options import OwnStep
 from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError
@@ -12,11 +12,9 @@ from harness.engine.no_ranks import NoRanks
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from harness.against import Against
     from harness.golden import Golden, Vector
     from harness.ranks.pool import RankPool
-
-# The options of `repro` that replay a failure here, besides the case and the candidate.
-REPLAY_OPTIONS = ("--against", ITSELF)
 
 
 def adopt(options: OwnStep, goldens: "dict[str, Golden]") -> "dict[str, Golden]":
@@ -61,7 +59,7 @@ def recompute_own(
     options: OwnStep, goldens: "dict[str, Golden]", reason: str = ""
 ) -> "dict[str, Golden]":
     """Compute the goldens of own steps again; leave out those of plain training."""
-    from harness.golden.own import candidate_of, is_own
+    from harness.golden.own import against_of, candidate_of, is_own
 
     own = {name: golden for name, golden in goldens.items() if is_own(golden)}
     if not own:
@@ -70,15 +68,45 @@ def recompute_own(
     ranks = options.ranks or max(golden.vector.case.ranks for golden in own.values())
     with open_pool(options, ranks, candidates) as pool:
         return {
-            name: make_own(golden.vector, candidate_of(golden), pool, options.store, reason)
+            name: make_own(
+                golden.vector,
+                candidate_of(golden),
+                against_of(golden),
+                pool,
+                options.store,
+                reason,
+            )
             for name, golden in own.items()
         }
 
 
+def own_against(candidate: str, pool: "RankPool", *, itself: bool) -> "Against":
+    """Return what a candidate's own golden is of; raise `UsageError` if that was not asked for."""
+    from harness.candidates import locate
+
+    has_recipe = pool.has_recipe(locate(candidate))
+    if has_recipe and itself:
+        raise UsageError(
+            "--against=self: the candidate has a recipe, whose plain training the golden is of; "
+            "leave it out"
+        )
+    if not has_recipe and not itself:
+        raise UsageError(
+            f"--against=plain: {candidate} has no recipe; use `--against self` for a golden of "
+            "its own step, and leave --candidate out for one of plain training"
+        )
+    return RECIPE if has_recipe else ITSELF
+
+
 def make_own(
-    vector: "Vector", candidate: str, pool: "RankPool", store: "Path", reason: str
+    vector: "Vector",
+    candidate: str,
+    against: "Against",
+    pool: "RankPool",
+    store: "Path",
+    reason: str,
 ) -> "Golden":
-    """Return a golden of what a candidate's own step computes at sp 1 in fp64.
+    """Return a golden of what a candidate's own reference computes in fp64.
 
     Raise `UsageError` if the candidate does not support the case, `NoRanks` if its ranks fail.
     """
@@ -87,16 +115,17 @@ def make_own(
     from harness.golden.own import make
     from harness.golden.provenance import commit, fingerprint
     from harness.judge import Job
-    from harness.judge.stages import reference_at_sp_1
+    from harness.judge.stages import own_reference
     from harness.report import explain
     from harness.trace import Fault, Unsupported
 
-    outcome = reference_at_sp_1(Job(vector.case, locate(candidate)), pool)
+    outcome = own_reference(Job(vector.case, locate(candidate), against), pool)
     if isinstance(outcome, Unsupported):
         raise UsageError(f"case={vector.case}: {candidate} does not support it: {outcome.reason}")
     if isinstance(outcome, Fault):
         comparison = fault_comparison(vector.case, candidate, outcome)
-        comparison = replace(comparison, against=ITSELF, options=REPLAY_OPTIONS)
+        options = ("--against", ITSELF) if against == ITSELF else ()
+        comparison = replace(comparison, against=against, options=options)
         raise NoRanks(explain(comparison), outcome.summary)
     made, checked_out = fingerprint(pool.place), commit(store)
-    return make(vector, outcome, candidate, made, checked_out, reason)
+    return make(vector, outcome, candidate, against, made, checked_out, reason)

@@ -10,7 +10,7 @@ import pytest
 from harness.case import parse
 from harness.cli import main
 from harness.golden import Store, Vector, examine, own
-from harness.golden.own import CANDIDATE
+from harness.golden.tensors import CANDIDATE
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind, Trace, Unsupported
@@ -202,8 +202,8 @@ def test_a_step_that_is_compared_with_itself_can_be_recorded_in_bf16(
 @pytest.mark.parametrize(
     ("words", "status", "refusal"),
     [
-        (["--against", "self"], 2, "--against=self: use `--against self --candidate C` for a"),
-        (["--candidate", MINE], 2, "--against=plain: use `--against self --candidate C` for a"),
+        (["--against", "self"], 2, "--against=self: name the step with --candidate"),
+        (["--candidate", MINE], 2, f"--against=plain: {MINE} has no recipe; use `--against self`"),
         ([*TO_ITSELF, MINE, "--hunts", "B14"], 2, "--hunts=B14: tells what differs from plain"),
         ([*TO_ITSELF, MINE.replace("TWICE_EVERYTHING", "REFUSES")], 2, "two ranks or more"),
         ([*TO_ITSELF, MINE.replace("TWICE_EVERYTHING", "RAISES")], 3, "no peers"),
@@ -238,9 +238,9 @@ def test_verify_refuses_options_that_do_not_fit_own_goldens(
 def test_a_step_that_gives_no_numbers_at_sp_1_does_not_confirm_its_golden(
     outcome: Unsupported | Fault, harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "reference_at_sp_1", lambda *_: outcome)
+    monkeypatch.setattr(own, "own_reference", lambda *_: outcome)
     vector = Vector(NAME, parse("case/1 rows=3:111 sp=2"), "any", (), (), "")
-    golden = own.make(vector, Trace(), MINE, {}, "")
+    golden = own.make(vector, Trace(), MINE, "self", {}, "")
     ((name, why),) = own.find_unconfirmed({NAME: golden}, Session(harness_pool))
     assert name == NAME
     assert why.startswith(f"{MINE} gives no numbers at sp 1: ")

@@ -13,8 +13,8 @@ from harness.candidates.registry import require_trusted
 from harness.case import parse
 from harness.cli import main
 from harness.golden import BadGolden, Store, examine, store_files
-from harness.golden.own import CANDIDATE
 from harness.golden.recorded import record
+from harness.golden.tensors import CANDIDATE
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED

@@ -16,8 +16,8 @@ from harness.cli import main
 from harness.commands.options import DIVERGED, FAULT, PASSED, USAGE
 from harness.compare import Comparison, KeyResult, unsupported_comparison
 from harness.compare.budget import LEAN_LEAST
-from harness.golden.own import CANDIDATE
 from harness.golden.table import show_verified
+from harness.golden.tensors import CANDIDATE
 from harness.golden.verify import GoldenJob, GoldenResults, verify
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
