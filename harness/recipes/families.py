@@ -58,6 +58,38 @@ def _gemma_3(case: Case) -> Options:
     }
 
 
+def _deepseek_v3(case: Case) -> Options:
+    """Latent attention, a dense layer, and then experts of which one is shared."""
+    return {
+        "num_key_value_heads": case.heads,
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": case.head_dim,
+        "qk_rope_head_dim": 4,
+        "head_dim": 4,
+        "v_head_dim": case.head_dim,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": case.heads * case.head_dim,
+        "first_k_dense_replace": 1,
+        "experts_implementation": "eager",
+    }
+
+
+def _qwen3_next(case: Case) -> Options:
+    """Gated delta layers and full attention by turns, with experts."""
+    return _routed(case) | {
+        "layer_types": _alternating(case, "linear_attention", "full_attention"),
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 4,
+        "linear_value_head_dim": 4,
+        "shared_expert_intermediate_size": case.heads * case.head_dim,
+    }
+
+
 def _alternating(case: Case, *types: str) -> list[str]:
     return [types[layer % len(types)] for layer in range(case.layers)]
 
@@ -70,19 +102,26 @@ FAMILIES: dict[str, tuple[str, Callable[[Case], Options]]] = {
     "qwen3-moe": ("Qwen3Moe", _routed),
     "gpt-oss": ("GptOss", _gpt_oss),
     "gemma-3": ("Gemma3", _gemma_3),
+    "deepseek-v3": ("DeepseekV3", _deepseek_v3),
+    "qwen3-next": ("Qwen3Next", _qwen3_next),
 }
 
 
-def family(name: str) -> Build:
-    """Build models of a family: `Recipe(family("gpt-oss"), loss)`."""
+def family(name: str, *, head: str = "CausalLM") -> Build:
+    """Build models of a family: `Recipe(family("gpt-oss"), loss)`.
+
+    A critic has another head, with one number for each token: `head="TokenClassification"`.
+    """
     prefix, options = FAMILIES[name]
 
     def build(case: Case) -> nn.Module:
         import transformers
 
         text = "Text" if prefix == "Gemma3" else ""
-        config = getattr(transformers, f"{prefix}{text}Config")(**_usual(case) | options(case))
-        model: nn.Module = getattr(transformers, f"{prefix}ForCausalLM")(config)
+        critic = {"num_labels": 1, "classifier_dropout": 0.0} if head == "TokenClassification" else {}
+        given = _usual(case) | options(case) | critic
+        config = getattr(transformers, f"{prefix}{text}Config")(**given)
+        model: nn.Module = getattr(transformers, f"{prefix}For{head}")(config)
         return model
 
     return build

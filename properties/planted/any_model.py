@@ -5,7 +5,7 @@
 Legend: B rows, S columns, L columns of this rank, N heads, H head dim, V vocabulary.
 """
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from harness.case import Case
-from harness.recipes import Recipe, computed, losses, row, step
+from harness.recipes import Recipe, computed, losses, row, step, token
 from harness.recipes.batch import IGNORED
 from harness.recipes.families import FAMILIES, family
 
@@ -91,6 +91,41 @@ def ulysses(
 AttentionInterface.register("ulysses", ulysses)
 
 
+def over_whole_rows(module: Any, real_BS: Tensor, group: Any, fault: str) -> None:
+    """Have a layer with a state over tokens compute whole rows; this rank keeps its part."""
+    inner = module.forward
+
+    def forward(hidden_states: Tensor, **_: Any) -> Tensor:
+        if fault == "state_restarted":
+            mine_BL = real_BS.chunk(group.size(), 1)[group.rank()]
+            restarted: Tensor = inner(hidden_states, attention_mask=mine_BL)
+            return restarted
+        whole: Tensor = Gathered.apply(hidden_states, group)  # type: ignore[no-untyped-call]
+        out: Tensor = inner(whole, attention_mask=real_BS)
+        part: Tensor = out.chunk(group.size(), 1)[group.rank()]
+        return part
+
+    module.forward = forward
+
+
+class Gathered(torch.autograd.Function):
+    """All ranks' columns; the gradient of each goes back to where it came from."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group, x = group, x.transpose(0, 1).contiguous()
+        whole = x.new_empty(group.size() * len(x), *x.shape[1:])
+        dist.all_gather_into_tensor(whole, x, group)
+        return whole.transpose(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad = grads[0].transpose(0, 1).contiguous()
+        mine = grad.new_empty(len(grad) // ctx.group.size(), *grad.shape[1:])
+        dist.reduce_scatter_tensor(mine, grad, group=ctx.group)
+        return mine.transpose(0, 1), None
+
+
 class Shard:
     """This rank's columns of its replica's batch, and what the model makes of them."""
 
@@ -107,22 +142,31 @@ class Shard:
             places_L = torch.arange(positions_BL.shape[1], device=positions_BL.device)
             positions_BL = places_L.expand_as(positions_BL)
         model.set_attn_implementation("ulysses")
-        logits_BLV: Tensor = model(
+        for module in model.modules():
+            if type(module).__name__.endswith("GatedDeltaNet"):
+                over_whole_rows(module, real_BS, self.group, fault)
+        routed = {"output_router_logits": True} if hasattr(model, "num_experts") else {}
+        self.out = model(
             input_ids=self.cut(batch["input_ids"]),
             position_ids=positions_BL,
             use_cache=False,
             seen_BSS=seen_BSS,
             group=self.group,
             fault=fault,
-        ).logits
-        self.logits_BLV = logits_BLV
+            **routed,
+        )
+        self.logits_BLV: Tensor = self.out.logits
         labels_BL = self.next(batch["labels"], IGNORED)
         if fault == "labels_rolled_locally":
             labels_BL = F.pad(self.cut(batch["labels"], IGNORED)[:, 1:], (0, 1), value=IGNORED)
         self.is_target_BL = labels_BL != IGNORED
+        self.labels_BL = labels_BL
+
+    @cached_property
+    def logps_BL(self) -> Tensor:  # noqa: N802 - its shape is part of its name
         shares_BLV = self.logits_BLV.float().log_softmax(-1)
-        logps_BL = shares_BLV.gather(-1, labels_BL.clamp(min=0)[..., None])[..., 0]
-        self.logps_BL: Tensor = logps_BL.masked_fill(~self.is_target_BL, 0)
+        logps_BL = shares_BLV.gather(-1, self.labels_BL.clamp(min=0)[..., None])[..., 0]
+        return logps_BL.masked_fill(~self.is_target_BL, 0)
 
     def _even(self, x_BS: Tensor, value: int = 0) -> Tensor:
         more = -x_BS.shape[1] % self.group.size()
@@ -154,7 +198,7 @@ class Shard:
     @property
     def rows(self) -> Tensor:
         """The number of rows of all replicas."""
-        return torch.tensor(len(self.logps_BL) * self.replicas)
+        return torch.tensor(len(self.labels_BL) * self.replicas)
 
     def of_rows(self, x_BL: Tensor) -> Tensor:
         """Return the sum of each row, over the ranks that share it."""
@@ -211,6 +255,68 @@ def dpo(shard: Shard) -> Tensor:
     return _once(-F.logsigmoid(0.1 * (gain_B[0::2] - gain_B[1::2])).mean(), shard)
 
 
+def balanced(shard: Shard) -> tuple[Tensor, dict[str, Tensor]]:
+    """Each rank has the share of its tokens; choices of experts are counted over all ranks."""
+    real_T = shard.cut(shard.batch["attention_mask"]).flatten().bool()
+    shares_TE = torch.cat([x[real_T] for x in shard.out.router_logits]).float().softmax(-1)
+    experts = shares_TE.shape[1]
+    chosen_TE = F.one_hot(shares_TE.topk(2).indices, experts).to(shares_TE.dtype).sum(1)
+    count, chosen_E = torch.tensor(len(shares_TE)), chosen_TE.sum(0)
+    if shard.fault != "balance_of_a_rank":
+        count, chosen_E = summed(count.to(chosen_E.device)), summed(chosen_E)
+    share = experts * (chosen_E / count * shares_TE.sum(0) / count).sum()
+    return supervised(shard) + 0.01 * share, {"balance": share}
+
+
+def gae(shard: Shard) -> Tensor:
+    """Advantages of whole rows, before they are cut."""
+    batch = shard.batch
+    if shard.fault == "advantages_of_a_shard":
+        batch = {name: shard.cut(x) for name, x in batch.items() if x.ndim > 1}
+    real_BS, values_BS = batch["attention_mask"], batch["old_values"]
+    errors_BS = batch["rewards"] + 0.99 * F.pad(values_BS[:, 1:], (0, 1)) - values_BS
+    gains_BS, later = torch.zeros_like(values_BS), torch.zeros_like(values_BS[:, 0])
+    for column in reversed(range(values_BS.shape[1])):
+        later = errors_BS[:, column] * real_BS[:, column] + 0.99 * 0.95 * later
+        gains_BS[:, column] = later * real_BS[:, column]
+    return gains_BS if shard.fault == "advantages_of_a_shard" else shard.cut(gains_BS)
+
+
+def ppo_critic(shard: Shard) -> Tensor:
+    """Values belong to tokens, and not to targets that are one further."""
+    batch = shard.batch
+    old_BL, is_target_BL = shard.cut(batch["old_values"]), shard.cut(batch["labels"], IGNORED)
+    is_target_BL = is_target_BL != IGNORED
+    new_BL = shard.logits_BLV[..., 0].float() * shard.cut(batch["attention_mask"])
+    returns_BL = gae(shard) + old_BL
+    near_BL = new_BL.clamp(old_BL - 0.2, old_BL + 0.2)
+    loss_BL = torch.max((new_BL - returns_BL) ** 2, (near_BL - returns_BL) ** 2) / 2
+    return (loss_BL * is_target_BL).sum() / summed(is_target_BL.sum()).clamp(min=1)
+
+
+def ppo_actor(shard: Shard) -> tuple[Tensor, dict[str, Tensor]]:
+    """Advantages are those of the targets, which are one token further than what predicts them."""
+    is_target_BL = shard.cut(shard.batch["labels"], IGNORED) != IGNORED
+    gain_BL = gae(shard)
+    everywhere = shard.fault != "whitened_by_shard"
+    count, total = is_target_BL.sum(), (gain_BL * is_target_BL).sum()
+    if everywhere:
+        count, total = summed(count), summed(total)
+    centred_BL = (gain_BL - total / count.clamp(min=1)) * is_target_BL
+    squares = centred_BL.square().sum()
+    if everywhere:
+        squares = summed(squares)
+    gain_BL = centred_BL * (squares / count.clamp(min=1) + 1e-8).rsqrt()
+    # Each rank needs the gain of the first token of the next.
+    whole_BS: Tensor = Gathered.apply(gain_BL, shard.group)  # type: ignore[no-untyped-call]
+    gain_BL = shard.next(whole_BS)
+    delta_BL = shard.old("old_logps") - shard.logps_BL
+    ratio_BL = (-delta_BL).exp()
+    surrogate = clipped(ratio_BL, gain_BL) * shard.is_target_BL
+    kl = ((delta_BL.exp() - delta_BL - 1) * shard.is_target_BL).sum() / shard.targets
+    return surrogate.sum() / shard.targets + 0.1 * kl, {"kl": kl}
+
+
 def distilled(shard: Shard) -> Tensor:
     teacher_BLV = shard.cut(shard.batch["teacher_logits"])
     if shard.fault == "teacher_uncut":
@@ -238,9 +344,10 @@ def _once(loss: Tensor, shard: Shard) -> Tensor:
     return share
 
 
-def train(model: Any, batch: dict[str, Tensor], mesh: Any, *, loss: Any, fault: str) -> Tensor:
+def train(model: Any, batch: dict[str, Tensor], mesh: Any, *, loss: Any, fault: str) -> Any:
     """One step on this rank: forward, backward, and the sum of gradients over all ranks."""
     share = loss(Shard(model, batch, mesh, fault))
+    share, metrics = share if isinstance(share, tuple) else (share, {})
     share.backward()
     for parameter in model.parameters():
         if parameter.grad is None:
@@ -248,7 +355,10 @@ def train(model: Any, batch: dict[str, Tensor], mesh: Any, *, loss: Any, fault: 
         dist.all_reduce(parameter.grad)
         if fault == "gradients_halved":
             parameter.grad /= 2
-    return share.detach() if fault == "loss_not_summed" else summed(share)
+    logged = share.detach() if fault == "loss_not_summed" else summed(share)
+    if fault == "metric_of_a_rank":
+        return logged, metrics
+    return (logged, {name: summed(x) for name, x in metrics.items()}) if metrics else logged
 
 
 OLD = {"advantages": row(-2, 2), "old_logps": computed(losses.logps)}
@@ -259,6 +369,12 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gspo": (gspo, OLD),
     "dpo": (dpo, {"reference_logps": computed(losses.logps)}),
     "distilled": (distilled, {"teacher_logits": computed(losses.logits)}),
+    "balanced": (balanced, {}),
+    "ppo_critic": (ppo_critic, {"rewards": token(), "old_values": computed(losses.values)}),
+    "ppo_actor": (
+        ppo_actor,
+        {"rewards": token(), "old_values": token(), "old_logps": computed(losses.logps)},
+    ),
 }
 
 
@@ -274,7 +390,9 @@ def __getattr__(name: str) -> Any:
     if model.replace("_", "-") not in FAMILIES or loss not in LOSSES:
         raise AttributeError(name)
     function, columns = LOSSES[loss]
-    recipe = Recipe(family(model.replace("_", "-")), getattr(losses, loss), columns)
+    head = "TokenClassification" if loss == "ppo_critic" else "CausalLM"
+    build = family(model.replace("_", "-"), head=head)
+    recipe = Recipe(build, getattr(losses, loss), columns)
     taken = partial(train, loss=function, fault=fault)
     taken.__name__ = name  # type: ignore[attr-defined]
     only = {"limits": "dp=1", "supports": in_pairs}

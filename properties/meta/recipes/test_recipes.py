@@ -24,7 +24,17 @@ RIGHT = (
     "qwen3_moe__gspo",
     "gemma_3__grpo_sequences",
     "mistral__supervised",
+    "deepseek_v3__supervised",
+    "qwen3_next__grpo",
+    "llama__ppo_critic",
+    "llama__ppo_actor",
+    "qwen3_moe__balanced",
 )
+# Right steps of which bf16 can judge too few cases.
+HIDDEN_BY_ROUNDING = {
+    "gpt_oss__grpo": "its router chooses other experts after rounding: 1 of 6 pass",
+    "llama__ppo_actor": "advantages are divided by their own spread: 1 of 6 pass",
+}
 # Each fault, and the first tensor that is wrong.
 FAULTS = {
     "gpt_oss__supervised__sinks_uncut": "model.layers.0.self_attn.o_proj",
@@ -40,6 +50,12 @@ FAULTS = {
     "llama__gspo__ratio_of_a_shard": "loss",
     "llama__dpo__ratio_of_a_shard": "loss",
     "llama__distilled__teacher_uncut": "loss",
+    "deepseek_v3__supervised__positions_restarted": "model.rotary_emb",
+    "qwen3_next__supervised__state_restarted": "model.layers.0.linear_attn.out_proj",
+    "qwen3_moe__balanced__balance_of_a_rank": "loss",
+    "qwen3_moe__balanced__metric_of_a_rank": "metric.balance",
+    "llama__ppo_critic__advantages_of_a_shard": "loss",
+    "llama__ppo_actor__whitened_by_shard": "loss",
 }
 # The names that experiments give; the other faults keep the name that their own tensors give.
 NAMES = {
@@ -56,6 +72,12 @@ NAMES = {
     "gpt_oss__supervised__sinks_uncut": "heads-uncut",
     "llama__supervised__gradients_halved": "gradient-over-sp",
     "llama__supervised__loss_not_summed": "replica-split",
+    "deepseek_v3__supervised__positions_restarted": "positions-restarted",
+    "qwen3_next__supervised__state_restarted": "attention-cut",
+    "qwen3_moe__balanced__balance_of_a_rank": "unclassified",
+    "qwen3_moe__balanced__metric_of_a_rank": "replica-split",
+    "llama__ppo_critic__advantages_of_a_shard": "unclassified",
+    "llama__ppo_actor__whitened_by_shard": "unclassified",
 }
 BAD = PLANTED / "bad_recipes.py"
 
@@ -103,13 +125,10 @@ def test_a_right_step_of_any_family_and_loss_is_not_blamed(
     ("dtype", "name"),
     [
         *(("fp64", name) for name in RIGHT),
-        *(("bf16", name) for name in RIGHT[1:]),
-        pytest.param(
-            "bf16",
-            RIGHT[0],
-            marks=pytest.mark.xfail(
-                strict=True, reason="its router chooses other experts after rounding: 1 of 6 pass"
-            ),
+        *(("bf16", name) for name in RIGHT if name not in HIDDEN_BY_ROUNDING),
+        *(
+            pytest.param("bf16", name, marks=pytest.mark.xfail(strict=True, reason=reason))
+            for name, reason in HIDDEN_BY_ROUNDING.items()
         ),
     ],
 )
