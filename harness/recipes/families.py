@@ -118,8 +118,9 @@ def family(name: str, *, head: str = "CausalLM") -> Build:
         import transformers
 
         text = "Text" if prefix == "Gemma3" else ""
-        critic = {"num_labels": 1, "classifier_dropout": 0.0} if head == "TokenClassification" else {}
-        given = _usual(case) | options(case) | critic
+        given = _usual(case) | options(case)
+        if head == "TokenClassification":
+            given |= {"num_labels": 1, "classifier_dropout": 0.0}
         config = getattr(transformers, f"{prefix}{text}Config")(**given)
         model: nn.Module = getattr(transformers, f"{prefix}For{head}")(config)
         return model
