@@ -32,8 +32,10 @@ backward and reduction, must hold to a fixed 1e-12 of the slice.
 In a rare case roundings grow by more than that allows, or plain training was exact by luck. So
 before a candidate is blamed, plain training is computed in other ways, and all results count as
 further baselines: row by row; below fp64 also with fused attention; in fp32 twice more from
-weights that are moved by ROUNDING_NUDGE; and on the device that the candidate ran on. In fp64 no
-two of these may differ by more than CONDITIONING times the budget: one of them would be wrong.
+weights that are moved by ROUNDING_NUDGE; and on the device that the candidate ran on. A recipe is
+run again with rows padded further and in another order, and, in every dtype, from weights that are
+moved by a rounding. In fp64 no two of these may differ by more than CONDITIONING times the budget:
+one of them would be wrong.
 
 A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
 by: kernels leave a few roundings of the largest gradient in it. As many are allowed, and in

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.case import Case
@@ -153,10 +154,29 @@ def plain_name(name: str) -> str:
     return name
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """Return all of a tensor that may be sharded."""
-    full: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
-    return full.detach()
+    if hasattr(tensor, "full_tensor"):
+        device, group = tensor.device, tensor.device_mesh.get_group(0)
+        if device.type != "cpu" and dist.get_backend(group) == "gloo":
+            # On a GPU gloo crashes in what `full_tensor` calls: pytorch#152645.
+            tensor = on_host(tensor)
+        tensor = tensor.full_tensor().to(device)
+    full: Tensor = tensor.detach()
+    return full
+
+
+def on_host(tensor: Any) -> Any:
+    """Return a DTensor that has the same pieces in the memory of the host."""
+    # An import of a second, for which only a sharded step waits.
+    from torch.distributed.tensor import DTensor
+
+    mesh = tensor.device_mesh
+    mesh = DeviceMesh.from_group(
+        mesh.get_all_groups(), "cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names
+    )
+    sizes = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(tensor.to_local().cpu(), mesh, tensor.placements, **sizes)
 
 
 @lru_cache(maxsize=32)

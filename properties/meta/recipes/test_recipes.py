@@ -151,6 +151,29 @@ def test_a_step_is_not_blamed_for_what_weights_a_rounding_away_come_to(pool: Ran
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "llama__distilled",
+            "rows=4:0001,1:1 ids=[1,1,3,1],[1] heads=2/2 vocab=4 sp=2 dp=2 dim=2 kernel=sdpa seed=1",
+        ),
+        ("llama__ppo_actor", "rows=5:00001 heads=8/4 vocab=5 sp=4 dim=2 seed=435491"),
+        (
+            "llama__dpo",
+            "rows=3:111,3:111 ids=[2,3,3],[2,3,3] heads=8/8 vocab=4 sp=4 dim=6 tied=1 seed=825704",
+        ),
+    ],
+)
+def test_a_step_is_not_blamed_where_large_numbers_cancel(
+    name: str, line: str, pool: RankPool
+) -> None:
+    comparison = evaluate(parse(f"case/1 {line}"), named(name), pool)
+    assert comparison.verdict is Verdict.WITHIN, explain(comparison)
+    assert comparison.asked_again
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: RankPool) -> None:
     failures = (seen for seen in judged(name, 20, pool) if seen.verdict.failed)
