@@ -15,7 +15,7 @@ needs only their package, how it could be mended, and the smallest case that sho
 each bug twice: against the same step of the package at sp 1, or without the part in question; and
 by reading its source. Then a second reader, who had only the page and the package, graded it:
 
-- A: the maintainers can take it as it is.
+- A: the maintainers can take it as it is, or with the reader's corrections, which are made.
 - B: the bug is right. The page said too much, or too little, and was reworded since; nobody has
   graded the new words.
 - C and D: [not-findings.md](not-findings.md) lists these. They have no page.

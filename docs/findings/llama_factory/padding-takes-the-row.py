@@ -1,5 +1,5 @@
-"""v1 trainer, Ulysses, up to 0.9.5: a micro-batch of one row whose length cp_size does not divide
-loses its attention output
+"""v1 trainer, Ulysses, up to 0.9.5: a micro-batch of one unpacked row whose length cp_size does
+not divide loses its attention output
 
 LLaMA-Factory 0.9.5 (v1). The renderer numbers a row's tokens from 1; padding_and_split_data pads
 these positions with zeros. In a batch of one row transformers takes each position 0 for the

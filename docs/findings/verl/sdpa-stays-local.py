@@ -1,5 +1,5 @@
-"""FSDP: with ulysses_sequence_parallel_size above 1, a text model with attn_implementation sdpa or
-eager attends to its own shard only
+"""FSDP: with ulysses_sequence_parallel_size above 1 and attn_implementation sdpa or eager every
+rank attends to its own shard only
 
 verl 0.9.1. With ulysses_sp_size above one it replaces transformers' _flash_attention_forward and
 does not look at the model's attn_implementation. There is no error, and the loss can stay close.
