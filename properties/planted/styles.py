@@ -332,6 +332,16 @@ with_lora = step(Recipe(WithAdapters, loss))(adapters)
 unfrozen = step(Recipe(WithAdapters, loss))(partial(adapters, unfreeze=True))
 
 
+def fussy_loss(model: Any, batch: Batch) -> Tensor:
+    """A loss that takes no other positions than those of its rows."""
+    real_BS = batch["attention_mask"]
+    assert torch.equal(batch["position_ids"], (real_BS.cumsum(1) - 1).clamp(min=0) * real_BS)
+    return loss(model, batch)
+
+
+fussy = step(Recipe(Tiny, fussy_loss))(plain_loop.function)
+
+
 def __getattr__(name: str) -> Any:
     """Return the step `STYLE__FAULT`."""
     style, _, fault = name.partition("__")

@@ -4,6 +4,7 @@ import pytest
 
 from harness.compare import Verdict
 from harness.judge import Session, add_diagnosis
+from harness.judge.recipe_diagnosis import MOST_FAULTS
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import evaluate_all
@@ -53,6 +54,17 @@ def test_a_fault_is_found_and_named_in_any_style(style: str, fault: str, pool: R
         assert failure.first is not None
         assert failure.first.key == "places"
     assert add_diagnosis(failure, Session(pool)).called == FAULTS[fault]
+
+
+def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
+    pool: RankPool,
+) -> None:
+    wrong = named("fussy__labels_lost")
+    comparisons = evaluate_all(((case, wrong) for case in drawn("", 20)), pool)
+    failure = next(seen for seen in comparisons if seen.verdict.failed)
+    before = pool.launches
+    assert add_diagnosis(failure, Session(pool)).called == "label-lost-at-edge"
+    assert 0 < pool.launches - before <= MOST_FAULTS
 
 
 def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
