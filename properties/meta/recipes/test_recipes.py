@@ -156,7 +156,7 @@ def test_a_step_is_not_blamed_for_what_weights_a_rounding_away_come_to(pool: Ran
     [
         (
             "llama__distilled",
-            "rows=4:0001,1:1 ids=[1,1,3,1],[1] heads=2/2 vocab=4 sp=2 dp=2 dim=2 kernel=sdpa",
+            "rows=4:0001,1:1 ids=[1,1,3,1],[1] heads=2 vocab=4 sp=2 dp=2 dim=2 kernel=sdpa seed=1",
         ),
         ("llama__ppo_actor", "rows=5:00001 heads=8/4 vocab=5 sp=4 dim=2 seed=435491"),
         (
