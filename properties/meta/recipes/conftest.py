@@ -7,7 +7,6 @@ import pytest
 from harness.plugin.placement import place
 from harness.ranks.pool import RankPool
 
-
 # Seconds for a case: on a busy machine a model takes long to compile.
 DEADLINE = 120.0
 
