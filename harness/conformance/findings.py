@@ -16,8 +16,8 @@ each bug twice: against the same step of the package at sp 1, or without the par
 by reading its source. Then a second reader, who had only the page and the package, graded it:
 
 - A: the maintainers can take it as it is, or with the reader's corrections, which are made.
-- B: the bug is right. The page said too much, or too little, and was reworded since; nobody has
-  graded the new words.
+- B: the bug is right. But the package's documentation calls what reaches it unsupported, or the
+  reader still has a doubt about the page.
 - C and D: [not-findings.md](not-findings.md) lists these. They have no page.
 
 The second reader also read the newest release of each package. Nobody ran it.

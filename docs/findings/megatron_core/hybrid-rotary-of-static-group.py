@@ -1,5 +1,5 @@
-"""hybrid_context_parallel: a sample that one rank takes alone gets a rotary embedding cut for the
-static group, and the rank raises.
+"""hybrid_context_parallel: a sample that one rank takes alone gets its rotary embedding by the
+static group, and the rank raises
 
 megatron-core 0.16.1, two ranks over gloo, no GPU. With context_parallel_size 2, a short sample of
 four tokens is scheduled on one rank: its PackedSeqParams have local_cp_size 1 and no cp_group.
