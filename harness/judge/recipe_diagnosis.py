@@ -113,6 +113,9 @@ def _fit(wrong: WrongCase, prediction: Trace) -> str | None:
     outcome = replace(wrong.outcome, trace=wrong.outcome.trace.only(keys))
     compared = wrong.case, "", prediction, [prediction], outcome
     comparison = compare(*compared, of_our_model=False, reference="a hypothesis")
+    was_compared = comparison.verdict.passed or comparison.verdict is Verdict.DIVERGED
+    if not was_compared or comparison.misfits:
+        return None
     if not _has_wrong_gradient(comparison):
         return ""
     scale = comparison.scale

@@ -107,7 +107,7 @@ class Host:
         """Stop watching the supervisor, which has ended; return how it ended."""
         selector.unregister(self.supervisor.handle)
         selector.unregister(self.supervisor.pipe)
-        return describe_exit(self.supervisor.process.wait())
+        return describe_exit(self.supervisor.reap())
 
     def read(self, name: str) -> str:
         """Return the end of `supervisor.NODE`, `log.RANK`, `progress.RANK` or `crash.RANK`."""

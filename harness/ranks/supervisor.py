@@ -120,6 +120,15 @@ class Supervisor:
                     break
         return False
 
+    def reap(self) -> int:
+        """Return the exit status of a supervisor that has ended, as its handle says."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            # A handle that a thread writes to may be wrong.
+            self.process.kill()
+            return self.process.wait()
+
     def output(self, most: int) -> bytes:
         """Return the end of what it printed, at most so many bytes."""
         size = os.fstat(self._output).st_size

@@ -18,19 +18,7 @@ from harness.case import Case
 from harness.recipes import Recipe, computed, losses, row, step, token
 from harness.recipes.batch import IGNORED
 from harness.recipes.families import FAMILIES, family
-
-
-class AllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group, received = group, torch.empty_like(x)
-        dist.all_to_all_single(received, x, group=group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        received: Tensor = AllToAll.apply(grads[0].contiguous(), ctx.group)  # type: ignore[no-untyped-call]
-        return received, None
+from properties.planted.collectives import AllToAll, Gathered
 
 
 class Sum(torch.autograd.Function):
@@ -100,30 +88,12 @@ def over_whole_rows(module: Any, real_BS: Tensor, group: Any, fault: str) -> Non
             mine_BL = real_BS.chunk(group.size(), 1)[group.rank()]
             restarted: Tensor = inner(hidden_states, attention_mask=mine_BL)
             return restarted
-        whole: Tensor = Gathered.apply(hidden_states, group)  # type: ignore[no-untyped-call]
+        whole: Tensor = Gathered.apply(hidden_states, 1, group)  # type: ignore[no-untyped-call]
         out: Tensor = inner(whole, attention_mask=real_BS)
         part: Tensor = out.chunk(group.size(), 1)[group.rank()]
         return part
 
     module.forward = forward
-
-
-class Gathered(torch.autograd.Function):
-    """All ranks' columns; the gradient of each goes back to where it came from."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group, x = group, x.transpose(0, 1).contiguous()
-        whole = x.new_empty(group.size() * len(x), *x.shape[1:])
-        dist.all_gather_into_tensor(whole, x, group)
-        return whole.transpose(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad = grads[0].transpose(0, 1).contiguous()
-        mine = grad.new_empty(len(grad) // ctx.group.size(), *grad.shape[1:])
-        dist.reduce_scatter_tensor(mine, grad, group=ctx.group)
-        return mine.transpose(0, 1), None
 
 
 class Shard:
@@ -308,7 +278,7 @@ def ppo_actor(shard: Shard) -> tuple[Tensor, dict[str, Tensor]]:
         squares = summed(squares)
     gain_BL = centred_BL * (squares / count.clamp(min=1) + 1e-8).rsqrt()
     # Each rank needs the gain of the first token of the next.
-    whole_BS: Tensor = Gathered.apply(gain_BL, shard.group)  # type: ignore[no-untyped-call]
+    whole_BS: Tensor = Gathered.apply(gain_BL, 1, shard.group)  # type: ignore[no-untyped-call]
     gain_BL = shard.next(whole_BS)
     delta_BL = shard.old("old_logps") - shard.logps_BL
     ratio_BL = (-delta_BL).exp()

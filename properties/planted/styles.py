@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.recipes import Recipe, Step, step
 from harness.recipes.batch import IGNORED, Batch
+from properties.planted.collectives import Gathered
 from properties.planted.tiny import Attention, Tiny, WithAdapters, causal, loss, next_labels
 
 RECIPE = Recipe(Tiny, loss)
@@ -26,20 +27,26 @@ RECIPE = Recipe(Tiny, loss)
 FAULT: ContextVar[str] = ContextVar("FAULT", default="")
 
 
-def cut(batch: Batch, group: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return this rank's ids, positions and labels, and the mask of whole rows."""
-    pad = -batch["input_ids"].shape[1] % group.size()
+def padded(batch: Batch, pieces: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ids, positions, labels and mask, padded so that they can be cut into equal pieces."""
+    pad = -batch["input_ids"].shape[1] % pieces
     labels_BS = F.pad(next_labels(batch), (0, pad), value=IGNORED)
     ids_BS, positions_BS, real_BS = (
         F.pad(batch[name], (0, pad)) for name in ("input_ids", "position_ids", "attention_mask")
     )
+    return ids_BS, positions_BS, labels_BS, real_BS.bool()
+
+
+def cut(batch: Batch, group: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return this rank's ids, positions and labels, and the mask of whole rows."""
+    ids_BS, positions_BS, labels_BS, real_BS = padded(batch, group.size())
     mine = (x.chunk(group.size(), 1)[group.rank()] for x in (ids_BS, positions_BS, labels_BS))
     ids_BL, positions_BL, labels_BL = mine
     if FAULT.get() == "labels_lost":
         labels_BL = F.pad(labels_BL[:, :-1], (0, 1), value=IGNORED)
     if FAULT.get() == "positions_restarted":
         positions_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device).expand_as(ids_BL)
-    return ids_BL, positions_BL, labels_BL, real_BS.bool()
+    return ids_BL, positions_BL, labels_BL, real_BS
 
 
 def total(logits_BLV: Tensor, labels_BL: Tensor) -> Tensor:
@@ -71,29 +78,11 @@ def use(model: nn.Module, attend: Any) -> None:
             module.attend = attend
 
 
-class Gathered(torch.autograd.Function):
-    """All ranks' columns; the gradient of each goes back to where it came from."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group, x = group, x.movedim(2, 0).contiguous()
-        whole = x.new_empty(group.size() * len(x), *x.shape[1:])
-        dist.all_gather_into_tensor(whole, x, group)
-        return whole.movedim(0, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad = grads[0].movedim(2, 0).contiguous()
-        mine = grad.new_empty(len(grad) // ctx.group.size(), *grad.shape[1:])
-        dist.reduce_scatter_tensor(mine, grad, group=ctx.group)
-        return mine.movedim(0, 2), None
-
-
 def gathering(group: Any) -> Any:
     """Attention of this rank's queries over the keys of all."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, real_BS: Tensor) -> Tensor:
-        k, v = (Gathered.apply(x, group) for x in (k, v))  # type: ignore[no-untyped-call]
+        k, v = (Gathered.apply(x, 2, group) for x in (k, v))  # type: ignore[no-untyped-call]
         return causal(q, k, v, real_BS, group.rank() * q.shape[2])
 
     return attend
@@ -217,11 +206,7 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
     """Rank r holds chunks r and 2n - 1 - r, and keys go around."""
     group = mesh["sp"].get_group()
     n, r = group.size(), group.rank()
-    pad = -batch["input_ids"].shape[1] % (2 * n)
-    labels_BS = F.pad(next_labels(batch), (0, pad), value=IGNORED)
-    ids_BS, positions_BS, real_BS = (
-        F.pad(batch[name], (0, pad)) for name in ("input_ids", "position_ids", "attention_mask")
-    )
+    ids_BS, positions_BS, labels_BS, real_BS = padded(batch, 2 * n)
     chunks = torch.arange(ids_BS.shape[1], device=ids_BS.device).chunk(2 * n)
     places = [torch.cat((chunks[rank], chunks[-1 - rank])) for rank in range(n)]
     mine_L = places[r]
@@ -236,7 +221,7 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
         return causal(q, k, v, real_BS, mine_L)
 
     use(model, attend)
-    logits_BLV = model(ids_BS[:, mine_L], positions_BS[:, mine_L], real_BS.bool())
+    logits_BLV = model(ids_BS[:, mine_L], positions_BS[:, mine_L], real_BS)
     labels_BL = labels_BS[:, mine_L]
     share = total(logits_BLV, labels_BL) / summed((labels_BL != IGNORED).sum()).clamp(min=1)
     share.backward()
@@ -356,6 +341,6 @@ def __getattr__(name: str) -> Any:
         finally:
             FAULT.set("")
 
-    wraps = right._micro_batches
+    has_parts = right._micro_batches
     faulty.__name__ = name
-    return step(right.recipe, micro_batches=wraps, limits=right.limits)(faulty)
+    return step(right.recipe, micro_batches=has_parts, limits=right.limits)(faulty)

@@ -1,6 +1,5 @@
 """Own goldens hold what a step with a model or a loss of its own computes at sp 1."""
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,8 @@ from properties.helpers.stores import CASES, made_otherwise, on_disk, stored_in
 # Its gradients are twice those of plain training at every sp, which its own goldens hold.
 MINE = f"{PLANTED / 'alone.py'}:TWICE_EVERYTHING"
 NAME, COMMENT = "two-rows", ("--comment", "It is mine.")
+pytestmark = pytest.mark.usefixtures("shared_ranks")
 TO_ITSELF = ("--against", "self", "--candidate")
-
-
-@pytest.fixture(autouse=True)
-def ranks(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("edit", "look", "own", "recorded"):
-        monkeypatch.setattr(
-            f"harness.commands.golden.{module}.open_pool",
-            lambda *_: contextlib.nullcontext(harness_pool),
-        )
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Goldens of a step with a recipe hold what plain training of that recipe computes."""
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 
 from harness.cli import main
 from harness.golden import Store, examine
-from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED
 from properties.helpers.stores import PLACE
 
@@ -18,15 +16,7 @@ MINE = STYLES + "plain_loop"
 # Its limits are all ranks of the pool.
 CASE = "case/1 rows=5:01101,4:0111:left heads=4/4 vocab=11 sp=2 dp=2 seed=3"
 NAME = "two-rows"
-
-
-@pytest.fixture(autouse=True)
-def ranks(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("edit", "look", "own"):
-        monkeypatch.setattr(
-            f"harness.commands.golden.{module}.open_pool",
-            lambda *_: contextlib.nullcontext(harness_pool),
-        )
+pytestmark = pytest.mark.usefixtures("shared_ranks")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +225,12 @@ def test_a_start_of_many_ranks_may_arrive_in_any_number_of_pieces(
         supervisor_process._serve(Pipe(supervisor_end, ToSupervisor))
         sender.join()
         assert served == [start]
+
+
+def test_a_supervisor_that_has_not_ended_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "PATIENCE", 0.0)
+    idle = supervisor.Supervisor(sys.executable)
+    assert idle.reap() == -signal.SIGKILL
+    idle.end()

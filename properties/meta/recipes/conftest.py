@@ -7,12 +7,9 @@ import pytest
 from harness.plugin.placement import place
 from harness.ranks.pool import RankPool
 
-# Seconds for a case: on a busy machine a model takes long to compile.
-DEADLINE = 120.0
-
 
 @pytest.fixture(scope="module")
 def pool(pytestconfig: pytest.Config) -> Iterator[RankPool]:
     """Ranks that import transformers, which takes seconds."""
-    with RankPool(4, place(pytestconfig, 4), deadline=DEADLINE) as pool:
+    with RankPool(4, place(pytestconfig, 4)) as pool:
         yield pool
