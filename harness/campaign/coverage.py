@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.campaign.counts import Count, add_by_name
+from harness.campaign.request import Request
 from harness.case import Case
+from harness.case.stated import ASKED, read_stated
 from harness.plan import plan
 from harness.untrusted import fitted
 from harness.verdict import Verdict
@@ -48,6 +50,16 @@ def sharing_requirement(sp: int) -> str:
 def _field_value(case: Case, field: str) -> str:
     """Name the requirement that a field of a case has the value that it has in this case."""
     return f"{field}={getattr(case, field)}"
+
+
+def named_values(request: Request) -> Iterator[str]:
+    """Name the requirement of each value that the user of a campaign named."""
+    if not request.rare_sps:
+        yield from (sharing_requirement(sp) for sp in request.sps if sp > 1)
+    values = dict(map(read_stated, request.stated))
+    for field in request.named:
+        of_field = values[field] if field in values else getattr(request, ASKED[field])
+        yield from (f"{field}={value}" for value in of_field)
 
 
 class Gradient(msgspec.Struct, forbid_unknown_fields=True):

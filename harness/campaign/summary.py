@@ -11,6 +11,7 @@ import msgspec
 
 import harness
 from harness.campaign.counts import Amount, Count, add_by_name
+from harness.campaign.coverage import named_values
 from harness.campaign.digest import BegunCases
 from harness.campaign.request import Request
 from harness.campaign.tally import BUCKETS, Tally, worst
@@ -81,9 +82,21 @@ class Summary(msgspec.Struct, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The worst of all candidates, and FAULT if shards are missing or it was interrupted."""
-        gaps = ["FAULT"] if self.missing or self.ended == INTERRUPTED else []
-        return worst([*gaps, *(tally.verdict for tally in self.tallies.values())])
+        """The worst of all candidates, and FAULT if cases are missing that were asked for."""
+        gaps = self.missing or self.ended == INTERRUPTED or self.undrawn
+        verdicts = [tally.verdict for tally in self.tallies.values()]
+        return worst([*verdicts, *(["FAULT"] if gaps else [])])
+
+    @property
+    def undrawn(self) -> list[str]:
+        """The values that the user named and that no case had; none if shards are missing.
+
+        A candidate that failed is no longer counted, so it shows nothing of what was drawn.
+        """
+        counted = [tally.coverage.asked for tally in self.tallies.values() if not tally.failed]
+        if len(self.shards) < self.of or not counted:
+            return []
+        return [value for value in named_values(self.request) if not counted[0][value]]
 
     def record(self) -> dict[str, Any]:
         """Return the document of the campaign, which `check --json` prints."""

@@ -135,6 +135,9 @@ def closing(summary: Summary, status: int) -> str:
         reasons = ["every case passed, but for what is listed as known"]
     if summary.missing:
         reasons.append("shards are missing")
+    if summary.undrawn:
+        drawn = "; ".join(f"no case with {value} was drawn" for value in summary.undrawn)
+        reasons.append(f"{drawn}: ask for more --cases")
     if summary.ended == INTERRUPTED:
         reasons.append("interrupted")
     passed = "every case that was judged passed" if summary.ended else "every case passed"

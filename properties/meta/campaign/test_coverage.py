@@ -5,17 +5,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.campaign.case_source import CaseSource
 from harness.campaign.coverage import AT_AN_EDGE, ENOUGH, Coverage
+from harness.campaign.examine import empty_summary
 from harness.campaign.request import Request
+from harness.campaign.table import closing
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage
+from harness.engine.lot import WHOLE
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -131,3 +135,31 @@ def test_each_value_that_the_user_names_is_required() -> None:
     for _ in range(2):
         coverage.add(judged(twice))
     assert not any("dp=2" in gap for gap in coverage.lacks())
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_a_named_value_that_no_case_had_is_a_fault_unless_shards_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request = Request(
+        candidates=("a",), sps=(2, 4), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=2, seed=0, stated=("window=none,4",), named=("window",),
+    )  # fmt: skip
+    summary = empty_summary(request, 4, WHOLE, 1)
+    tally = summary.tallies["a"]
+    tally.coverage.ask(SHARED, request.named)
+    tally.add(judged(SHARED))
+    assert tally.verdict == "EQUAL"
+    assert summary.undrawn == ["a sequence over sp 4", "window=4"]
+    assert summary.verdict == "FAULT"
+    assert closing(summary, 3) == (
+        "exit status 3: no case with a sequence over sp 4 was drawn; no case with window=4 was "
+        "drawn: ask for more --cases"
+    )
+    # Another shard may have such cases, and sizes that the user did not name are not required.
+    assert msgspec.structs.replace(summary, of=2).verdict == "EQUAL"
+    unnamed = replace(request, rare_sps=(3,), stated=(), named=())
+    assert msgspec.structs.replace(summary, request=unnamed).verdict == "EQUAL"
+    # The command says so as well; its first case has the largest sp.
+    assert main(["check", "--cases", "1", "--sp", "1,2", "--dp", "1,2", "--ranks", "2"]) == 3
+    assert "no case with dp=2 was drawn: ask for more --cases" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def summary(
     """Return a shard in which all cases passed; it has one case unless `errors` are given."""
     request = Request(
         candidates=("a", "b"), sps=(1, 2), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
-        count=count or of * len(errors), seed=7,
+        count=count or of * len(errors), seed=7, rare_sps=(3,),
     )  # fmt: skip
     names = [f"situation {n}" for n in range(situations)]
     return Summary(
