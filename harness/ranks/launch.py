@@ -68,7 +68,8 @@ class Launch:
             if key.fileobj is self.host.listener:
                 connection, _ = self.host.listener.accept()
                 connection.settimeout(SEND_TIMEOUT)
-                self._selector.register(connection, selectors.EVENT_READ, Link(connection))
+                link = Link(connection, ranks=self.order.ranks_of(0))
+                self._selector.register(connection, selectors.EVENT_READ, link)
             elif key.fileobj is self.host.supervisor.pipe:
                 for rank in self.host.read_ends():
                     events += self._end_of(rank)
@@ -160,9 +161,8 @@ class Launch:
         if not (
             isinstance(message, Hello)
             and message.launch == self.order.launch
-            and message.rank < self.size
+            and message.rank in link.ranks
             and message.rank not in self.links
-            and (message.rank < self.order.ranks) is not bool(link.host)
         ):
             raise ProtocolError("an unknown process connected: it is no rank of this pool")
         link.rank, link.pid = message.rank, message.pid

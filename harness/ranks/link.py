@@ -34,6 +34,8 @@ class Link:
     # Empty for this host. A process on another host is known only by the reports of that host.
     host: str = ""
     reader: Reader[Any] = field(default_factory=lambda: Reader(FromRank, MAX_HELLO))
+    # The ranks that its host has, of which its process may be one.
+    ranks: range = range(0)
     rank: int | None = None
     node: int | None = None
     pid: int = 0

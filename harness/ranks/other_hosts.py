@@ -100,8 +100,9 @@ class OtherHosts:
     def open_link(self, link: Link, message: Connected) -> Link:
         """Return the link of a process that has connected on the node of `link`."""
         assert link.node is not None
+        assert self._order
         relayed = RelayedSocket(self._channels[link.node], message.launch, message.connection)
-        return Link(relayed, link.host, Reader(FromRank))
+        return Link(relayed, link.host, Reader(FromRank), self._order.ranks_of(link.node))
 
     def add_report(self, link: Link, report: HostReport) -> str:
         """Keep a node's report; return how its supervisor ended, or ""."""

@@ -29,11 +29,11 @@ from harness.ranks.link import Link
 from harness.ranks.messages import (
     BytesFromRank,
     Connected,
-    FromRank,
     Hello,
     HostReport,
     Order,
 )
+from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.world import IncompleteWorld, World
 from harness.trace import Fault, Kind
 from harness.verdict import Verdict
@@ -90,21 +90,32 @@ def test_a_rank_that_dies_on_another_host_is_named_and_the_host_serves_on() -> N
 
 
 def test_connections_with_the_same_number_on_two_other_hosts_are_kept_apart() -> None:
-    first, second = (Link(None, host=f"host {node}", node=node) for node in (1, 2))
-    opened = {node: Link(None, host=f"host {node}", reader=Reader(FromRank)) for node in (1, 2)}
-    launch = object.__new__(Launch)
-    launch.order, launch.size, launch.links = (
-        Order(ranks=1, environment={}, launch="", nodes=3),
-        3,
-        {},
-    )
-    launch.nodes = cast("Any", SimpleNamespace(open_link=lambda link, _: opened[link.node]))
-    launch._relayed = {}
-    for link in (first, second):
-        launch._take_in_from_node(link, Connected("", 0))
-    for rank, link in ((1, first), (2, second)):
-        launch._take_in_from_node(link, BytesFromRank("", 0, encode(Hello("", rank, 7))))
-    assert launch.links == {1: opened[1], 2: opened[2]}
+    launch, nodes = launch_on_three_hosts()
+    for rank, node in enumerate(nodes, start=1):
+        launch._take_in_from_node(node, Connected("", 0))
+        assert launch._take_in_from_node(node, hello(rank)) == []
+    assert {rank: link.host for rank, link in launch.links.items()} == {1: "node 1", 2: "node 2"}
+
+
+def test_a_process_that_pretends_to_be_a_rank_of_another_host_is_refused() -> None:
+    launch, (_, second) = launch_on_three_hosts()
+    launch._take_in_from_node(second, Connected("", 0))
+    (event,) = launch._take_in_from_node(second, hello(1))
+    assert event.problem == "an unknown process connected: it is no rank of this pool"
+    assert launch.links == {}
+
+
+def launch_on_three_hosts() -> tuple[Launch, list[Link]]:
+    """Return a launch of three hosts with a rank each, and the links of the other two hosts."""
+    launch, nodes = object.__new__(Launch), object.__new__(OtherHosts)
+    launch.order = nodes._order = Order(ranks=1, environment={}, launch="", nodes=3)
+    launch.size, launch.links, launch.nodes, launch._relayed = 3, {}, nodes, {}
+    nodes._channels = cast("Any", {1: None, 2: None})
+    return launch, [Link(None, host=f"node {node}", node=node) for node in (1, 2)]
+
+
+def hello(rank: int) -> BytesFromRank:
+    return BytesFromRank("", 0, encode(Hello("", rank, 7)))
 
 
 @pytest.mark.slow
