@@ -17,12 +17,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
 from subprocess import Popen
 
+from losses import LOSSES, losses
 from project import ROOT
 
 from harness.campaign.markdown import replace_marked, table
@@ -137,26 +139,33 @@ def incidents() -> Iterator[Incident]:
 
 def main() -> None:
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
-    draw, every = random.Random(seed), list(incidents())  # noqa: S311 - no secret depends on it
-    # Each incident once, and then random ones.
+    draw = random.Random(seed)  # noqa: S311 - no secret depends on it
+    every: list[Incident | str] = [*incidents(), *LOSSES]
+    # Each fault once, and then random ones.
     coming = draw.sample(every, len(every))
     until = time.monotonic() + 60 * minutes
     seconds: defaultdict[str, defaultdict[str, list[float]]]
     seconds = defaultdict(lambda: defaultdict(list))
     count = 0
-    with RankPool(2, deadline=DEADLINE) as pool, pool_with_another_host(DEADLINE) as elsewhere:
+    with ExitStack() as stack:
+        pool = stack.enter_context(RankPool(2, deadline=DEADLINE))
+        elsewhere = stack.enter_context(pool_with_another_host(DEADLINE))
+        lost = losses(stack)
         while time.monotonic() < until:
             incident = coming.pop() if coming else draw.choice(every)
-            ranks, host = elsewhere[:2] if incident.elsewhere else (pool, None)
-            took, error = cause(incident, ranks, draw, host)
+            if isinstance(incident, str):
+                name, moment = incident, IN_A_CASE
+                took, error = lost[incident](draw)
+            else:
+                name, moment = incident.name, incident.moment
+                ranks, host = elsewhere[:2] if incident.elsewhere else (pool, None)
+                took, error = cause(incident, ranks, draw, host)
             if took is None:
                 continue
             count += 1
-            seconds[incident.name][incident.moment].append(took)
+            seconds[name][moment].append(took)
             if error:
-                sys.exit(
-                    f"chaos {seed}, fault {count}, {incident.name} {incident.moment}: {error}"
-                )
+                sys.exit(f"chaos {seed}, fault {count}, {name} {moment}: {error}")
     rows = (
         (name, *(f"{len(at[m])} x {median(at[m]):.1f}" if at[m] else "" for m in MOMENTS))
         for name, at in sorted(seconds.items())
