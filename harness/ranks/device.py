@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import DEADLINE, PRETEND, Placement
+from harness.rank_program.placement import DEADLINE, PRETEND, Placement
 from harness.ranks.shared_gpu import why_ranks_cannot_share
 
 # Every supported accelerator, and the transport between ranks that have one each.

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
-from harness.ranks.host import KILLED
 from harness.ranks.launch import Launch
-from harness.ranks.link import Event
-from harness.ranks.messages import Activity, Probe
+from harness.supervision.host import KILLED
 from harness.trace import WAITS, Fault, Kind
 from harness.watch.collectives import GATE, Collective, first_disagreement
 from harness.watch.flight_recorder import BUFFER
+from harness.wire.link import Event
+from harness.wire.messages import Activity, Probe
 
 # Seconds. One rank's incident soon causes others: wait for those before naming the first.
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02

@@ -18,14 +18,14 @@ from typing import Any, Self
 from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
+from harness.rank_program.placement import DEADLINE, Placement
 from harness.ranks.case_run import CaseRun
 from harness.ranks.dispatcher import Deadlines
 from harness.ranks.folder_pool import FolderPool
 from harness.ranks.launch import Launch
-from harness.ranks.other_hosts import OtherHosts
-from harness.ranks.placement import DEADLINE, Placement
 from harness.trace import Fault, Outcome
 from harness.untrusted import BadInput
+from harness.worlds.other_hosts import OtherHosts
 
 ONE_RANK_CASE = parse("case/1 rows=1:1 sp=1")
 START_DEADLINE = 180.0

@@ -13,7 +13,7 @@ from harness.ranks.fault_report import (
     blame_awaited_rank,
     crash_stack,
 )
-from harness.ranks.host import describe_exit
+from harness.supervision.host import describe_exit
 from harness.trace import Kind
 from harness.watch.collectives import Collective
 
