@@ -1,6 +1,6 @@
-"""What the kernel says of processes: whose children they are, when they end, for what they wait.
+"""Find, watch and end processes with what the kernel says of them.
 
-Nothing here knows what a process is for. Children of a candidate may change their session, empty
-their environment or lose their parent. `/proc` still shows them, so they are found and killed all
-the same.
+Children of a candidate may change their session, empty their environment or lose their parent.
+They are found all the same: `/proc` shows whose descendants they are, and whose environment holds
+the address of a supervisor.
 """

@@ -1,13 +1,16 @@
-"""Wait for the end of a process as for a socket."""
+"""Wait for the end of a process as for a socket, and put it in words."""
 
 import contextlib
 import os
+import signal
 import threading
 import time
 
 from harness.processes.descendants import stat_fields
 
 POLL = 0.05
+# How `describe_exit` begins for a signal.
+KILLED = "killed by"
 
 
 def exit_handle(pid: int) -> int:
@@ -42,3 +45,9 @@ def _is_running(pid: int) -> bool:
         return stat_fields(pid)[0] not in "ZX"
     except OSError:
         return False
+
+
+def describe_exit(code: int) -> str:
+    """Return an exit status in words."""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"{KILLED} {names.get(-code, -code)}" if code < 0 else f"exit status {code}"

@@ -9,8 +9,6 @@ from harness.case import Case
 if TYPE_CHECKING:
     import torch
 
-# Seconds that a case may take.
-DEADLINE = 20.0
 # Variables of a rank: its placement, and where it meets the other ranks.
 PLACEMENT, MEETING = "HARNESS_PLACEMENT", "HARNESS_MEETING"
 # A pretended GPU computes on the CPU; only its ranks know it as cuda:0.

@@ -44,3 +44,24 @@ def module_being_imported(frame: FrameType | None) -> str:
             name = str(frame.f_locals["name"])
         frame = frame.f_back
     return name
+
+
+def crash_stack(text: str) -> str:
+    """Return what faulthandler wrote as a stack, innermost call last.
+
+    The stack of the main thread comes first, then that of the thread that crashed if it was
+    another: backward on a GPU runs in threads of its own.
+    """
+    threads = [part for part in text.split("\n\n") if "(most recent call first):\n" in part]
+    if not threads:
+        return ""
+    # faulthandler writes the main thread last.
+    current = next((each for each in threads if each.startswith("Current")), threads[-1])
+    lines = _calls(threads[-1])
+    if current is not threads[-1]:
+        lines += ["  the thread that crashed", *_calls(current)]
+    return "\n".join(lines)
+
+
+def _calls(thread: str) -> list[str]:
+    return thread.rstrip().splitlines()[:0:-1]

@@ -6,7 +6,7 @@ import selectors
 from harness.rank_program.placement import Placement
 from harness.supervision.host import Host
 from harness.wire.frames import MAX_FRAME, ProtocolError, encode
-from harness.wire.link import Event, Link, bytes_at_hand
+from harness.wire.link import CHUNK, Event, Link, bytes_at_hand
 from harness.wire.messages import (
     BytesFromRank,
     Connected,
@@ -19,7 +19,6 @@ from harness.wire.messages import (
 from harness.worlds.other_hosts import OtherHosts
 
 SEND_TIMEOUT = 5.0
-CHUNK = 1 << 20
 LOG_LINES = 12
 UNKNOWN = "unknown, its host did not tell"
 

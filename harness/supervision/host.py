@@ -3,11 +3,11 @@
 import contextlib
 import os
 import selectors
-import signal
 import socket
 from pathlib import Path
 
 from harness.candidates import interpreter
+from harness.processes.process_exit import describe_exit
 from harness.rank_program.controller_link import LAUNCH
 from harness.rank_program.placement import MEETING, PLACEMENT, PRETEND, Placement
 from harness.supervision import supervisor
@@ -139,13 +139,3 @@ class Host:
 
 def _text(end: bytes) -> str:
     return printable(end.decode(errors="replace").replace("\0", ""))
-
-
-# How `describe_exit` begins for a signal.
-KILLED = "killed by"
-
-
-def describe_exit(code: int) -> str:
-    """Return an exit status in words."""
-    names = {number.value: number.name for number in signal.Signals}
-    return f"{KILLED} {names.get(-code, -code)}" if code < 0 else f"exit status {code}"

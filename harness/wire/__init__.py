@@ -7,5 +7,5 @@ they were cut. A `Pipe` carries frames between a supervisor and the process that
 Why it is built like this:
 
 1. Messages are typed and tensors are safetensors: no byte that is received can execute anything.
-2. Nothing here imports torch: a process can report that it cannot import torch.
+2. Messages and frames are made without torch: a process can report that it cannot import torch.
 """

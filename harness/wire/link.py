@@ -11,6 +11,8 @@ from harness.processes.descendants import stat_fields
 from harness.wire.frames import MAX_HELLO, Reader
 from harness.wire.messages import FromRank
 
+# How many bytes are read at once.
+CHUNK = 1 << 20
 C_INT = struct.Struct("i")
 # A process flag of the kernel, and its place in /proc/PID/stat.
 PF_EXITING, FLAGS = 0x4, 6

@@ -76,11 +76,10 @@ class Probe(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """From a rank, in answer to a `Probe`."""
+    """From a rank, in answer to a `Probe`: the stacks of all threads, and more."""
 
     texts = ("stack", "importing")
 
-    # The stacks of all threads.
     stack: str
     # The module that is being imported, or "".
     importing: str
@@ -160,9 +159,8 @@ class Up(Message, frozen=True):
 
 
 class Ended(Message, frozen=True):
-    """From a supervisor: the process of a rank has ended."""
+    """From a supervisor: the process of a rank, by its number on this host, has ended."""
 
-    # Its number on this host.
     local: Whole
     # The exit status, or the negative number of a signal.
     code: int

@@ -7,8 +7,8 @@ launcher's store (`Channel`). A host of a world is a *node*; the controller runs
 
 Why it is built like this:
 
-1. Hosts talk through the launcher's store only: the network between them has to let nothing else
-   of the harness through.
+1. Hosts talk through one store, at the address that the launcher gives: the harness needs no
+   other port between them.
 2. Each end repeats a sign of life, because a host that is cut off closes no socket.
 3. A launch ends on every host when the channel to the controller ends.
 """

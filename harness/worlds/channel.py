@@ -24,6 +24,11 @@ TURN = timedelta(seconds=20)
 ALIVE = b"alive"
 
 
+def channel_keys(node: int) -> tuple[str, str]:
+    """Return the store keys of messages to a node, and of messages from it."""
+    return f"to/{node}", f"from/{node}"
+
+
 class Channel:
     """One end. Its `socket` yields whole frames in order, and ends when the other end is lost."""
 

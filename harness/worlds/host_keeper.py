@@ -9,9 +9,10 @@ import itertools
 import selectors
 from typing import TYPE_CHECKING
 
-from harness.supervision.host import Host, describe_exit
+from harness.processes.process_exit import describe_exit
+from harness.supervision.host import Host
 from harness.wire.frames import Reader, encode
-from harness.wire.link import bytes_at_hand
+from harness.wire.link import CHUNK, bytes_at_hand
 from harness.wire.messages import (
     BytesFromRank,
     BytesToRank,
@@ -24,14 +25,11 @@ from harness.wire.messages import (
     ReportRequest,
     ToNode,
 )
-from harness.worlds.channel import Channel
-from harness.worlds.other_hosts import channel_keys
+from harness.worlds.channel import Channel, channel_keys
 from harness.worlds.world import World
 
 if TYPE_CHECKING:
     import socket
-
-CHUNK = 1 << 20
 
 
 def serve_ranks(world: World) -> bool:

@@ -18,13 +18,8 @@ from harness.wire.messages import (
     Order,
     ReportRequest,
 )
-from harness.worlds.channel import Channel
+from harness.worlds.channel import Channel, channel_keys
 from harness.worlds.world import World
-
-
-def channel_keys(node: int) -> tuple[str, str]:
-    """Return the store keys of messages to a node, and of messages from it."""
-    return f"to/{node}", f"from/{node}"
 
 
 @cache

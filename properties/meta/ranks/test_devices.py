@@ -14,7 +14,6 @@ from torch import distributed as dist
 from harness.cli import main
 from harness.doctor import examine
 from harness.plugin import needs
-from harness.rank_program.placement import DEADLINE
 from harness.ranks import device as devices
 from harness.ranks.device import (
     TRANSPORTS,
@@ -23,6 +22,7 @@ from harness.ranks.device import (
     options_for,
     share,
 )
+from harness.ranks.pool import DEADLINE
 from properties.helpers.commands import options_of
 
 pytest_plugins = ["pytester"]
