@@ -30,8 +30,8 @@ from project import ROOT
 from harness.campaign.markdown import replace_marked, table
 from harness.candidates import locate
 from harness.case import parse
+from harness.processes.process_exit import exit_handle
 from harness.ranks.pool import START_DEADLINE, RankPool
-from harness.ranks.process_exit import exit_handle
 from harness.trace import Assembly, Fault, Kind
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, pool_with_another_host

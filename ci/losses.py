@@ -15,8 +15,9 @@ from typing import Any
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.ranks import channel, supervisor_process
+from harness.supervision import supervisor_process
 from harness.trace import Fault
+from harness.worlds import channel
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.another_host import children, pool_with_another_host
 from properties.helpers.commands import HARNESS, campaign_of, run_in_background, run_to_end

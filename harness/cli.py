@@ -34,9 +34,9 @@ from harness.commands.options import (
 )
 from harness.commands.values import UsageError, as_text
 from harness.engine.no_ranks import NoRanks
-from harness.ranks.world import World
 from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput, printable
+from harness.worlds.world import World
 
 Command = Callable[..., int | None]
 
@@ -157,13 +157,13 @@ def _run_in_world(command: Command, bound: BoundArguments) -> int:
     if not world or isinstance(getattr(command, "__self__", None), App):
         return _run(command, bound)
     if not world.is_first:
-        from harness.ranks.host_keeper import serve_ranks
+        from harness.worlds.host_keeper import serve_ranks
 
         return PASSED if serve_ranks(world) else FAULT
     try:
         return _run(command, bound, world.size)
     finally:
-        from harness.ranks.other_hosts import release_hosts
+        from harness.worlds.other_hosts import release_hosts
 
         release_hosts()
 

@@ -13,8 +13,8 @@ from torch import distributed as dist
 import harness
 from harness.candidates.own.native.kernels import KERNELS
 from harness.candidates.own.native.usable import REQUIRED, lacking
+from harness.rank_program.placement import Placement
 from harness.ranks.device import TRANSPORTS, find_accelerator
-from harness.ranks.placement import Placement
 from harness.ranks.shared_gpu import why_ranks_cannot_share
 
 PACKAGES = ("numpy", "safetensors", "hypothesis", "rich", "pytest", "pytest-xdist", "flash-attn")

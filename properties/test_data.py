@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.candidates import locate
 from harness.candidates.own.native.rows import sampler
 from harness.case import parse
-from harness.ranks.mesh import groups, mesh_position
+from harness.rank_program.mesh import groups, mesh_position
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly
 from properties.helpers.places import PLANTED

@@ -29,8 +29,8 @@ def pools_for(options: Pools, ranks: int, *, most: int, worth: int, of: str) -> 
         return int(options.pools)
     if options.on != "here":
         return 0
+    from harness.rank_program.placement import PRETEND
     from harness.ranks.device import find_accelerator
-    from harness.ranks.placement import PRETEND
 
     kind, devices = find_accelerator()
     uses_cores = "cpu" in (kind, options.device) or options.device == PRETEND

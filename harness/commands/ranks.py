@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _refuse_pretence(options: Device) -> None:
     """Raise `UsageError` if a pretended GPU is to run what only a real one can."""
-    from harness.ranks.placement import NEEDS_REAL_GPU, PRETEND, needs_real_gpu
+    from harness.rank_program.placement import NEEDS_REAL_GPU, PRETEND, needs_real_gpu
 
     if options.device != PRETEND or not isinstance(options, Step):
         return
@@ -39,9 +39,9 @@ def open_pool(
     """
     from harness.candidates import interpreter, locate
     from harness.ranks.device import ImpossiblePlacement, choose_placement
-    from harness.ranks.other_hosts import connect_other_hosts
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
+    from harness.worlds.other_hosts import connect_other_hosts
 
     _refuse_pretence(options)
     named = [locate(name) for name in candidates]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from harness.ranks.placement import Placement
+from harness.rank_program.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from harness.engine.engine import Done, Job
 from harness.engine.lot import Part
 from harness.engine.no_ranks import NoRanks
 from harness.importing import SAFE_PATH
-from harness.ranks.descendants import signal_when_orphaned
+from harness.processes.descendants import signal_when_orphaned
 from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput
 

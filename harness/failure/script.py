@@ -23,7 +23,7 @@ from harness.candidates.published.environment import Environment
 from harness.candidates.registry import Named
 from harness.compare import Comparison
 from harness.failure.source_slice import bound_names, slice_source, used_names
-from harness.ranks.support_query import ASKING
+from harness.rank_program.support_query import ASKING
 from harness.report import explain
 from harness.trace import Kind
 from harness.untrusted import BadInput

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from harness.candidates.published.library import Step
 from harness.case import Case, parse
 from harness.importing import without_a_search_for_garbage
-from harness.ranks.descendants import bury_all_below
-from harness.ranks.host import rank_environments
-from harness.ranks.messages import Order
-from harness.ranks.placement import PLACEMENT, Placement
+from harness.processes.descendants import bury_all_below
+from harness.rank_program.placement import PLACEMENT, Placement
+from harness.supervision.host import rank_environments
 from harness.trace import Fault, Fragment, Trace, assemble
+from harness.wire.messages import Order
 
 if TYPE_CHECKING:
-    from harness.ranks.mesh import Meshes
+    from harness.rank_program.mesh import Meshes
 
 PASSED, DIVERGED, FAULT = 0, 1, 3
 # How many lines of a hung rank's stack are read: those below are torch's.
@@ -93,8 +93,8 @@ class Scripted:
     def _judge(self, step: Step, folder: Path, index: int) -> None:
         from torch import distributed as dist
 
-        from harness.ranks.mesh import Meshes
-        from harness.ranks.placement import join_ranks
+        from harness.rank_program.mesh import Meshes
+        from harness.rank_program.placement import join_ranks
 
         with (folder / f"hung.{index}").open("w") as stack:
             # This ends the rank even if it waits in a collective.

@@ -22,7 +22,7 @@ from harness.compare import (
     fault_comparison,
     worst_budget_use,
 )
-from harness.ranks import precision
+from harness.rank_program import precision
 from harness.reference import TORCH_DTYPES, reference, rowwise
 from harness.trace import Assembly, Fault, Kind, Trace
 

@@ -99,13 +99,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """In a world, run the session in its first process only, and serve ranks in the others."""
-    from harness.ranks.world import World
+    from harness.worlds.world import World
 
     world = World.here()
     if world is None:
         return None
     if not world.is_first:
-        from harness.ranks.host_keeper import serve_ranks
+        from harness.worlds.host_keeper import serve_ranks
 
         return 0 if serve_ranks(world) else 3
     if getattr(config.option, "numprocesses", None):
@@ -123,10 +123,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_unconfigure() -> None:
-    from harness.ranks.world import World
+    from harness.worlds.world import World
 
     if World.here():
-        from harness.ranks.other_hosts import release_hosts
+        from harness.worlds.other_hosts import release_hosts
 
         release_hosts()
 
@@ -150,8 +150,8 @@ def harness_pool(pytestconfig: pytest.Config) -> "Iterator[RankPool]":
     """Ranks that stay up for the whole session; they start with the first case."""
     from harness.plugin.placement import place
     from harness.ranks.device import ImpossiblePlacement
-    from harness.ranks.other_hosts import connect_other_hosts
     from harness.ranks.pool import RankPool
+    from harness.worlds.other_hosts import connect_other_hosts
 
     ranks: int = pytestconfig.getoption("--harness-ranks")
     deadline: float = pytestconfig.getoption("--harness-deadline")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from harness.ranks.placement import Placement
+    from harness.rank_program.placement import Placement
 
 
 def place(config: pytest.Config, ranks: int) -> "Placement":

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from harness.case import Case
 from harness.ranks.fault_report import Incident
-from harness.ranks.frames import ProtocolError
-from harness.ranks.link import Event
-from harness.ranks.messages import Activity, Finished, Raised, Ready
-from harness.ranks.payload import unpack
 from harness.trace import Assembly, Fault, Fragment, Kind, Outcome, Unsupported, assemble
 from harness.watch.collectives import expand_orders, first_disagreement
+from harness.wire.frames import ProtocolError
+from harness.wire.link import Event
+from harness.wire.messages import Activity, Finished, Raised, Ready
+from harness.wire.payload import unpack
 
 
 @dataclass(slots=True)

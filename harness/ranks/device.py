@@ -6,7 +6,8 @@ from functools import cache
 import torch
 from torch import distributed as dist
 
-from harness.ranks.placement import DEADLINE, PRETEND, Placement
+from harness.rank_program.placement import PRETEND, Placement
+from harness.ranks.pool import DEADLINE
 from harness.ranks.shared_gpu import why_ranks_cannot_share
 
 # Every supported accelerator, and the transport between ranks that have one each.
@@ -40,7 +41,7 @@ def share(count: int, worker: int, workers: int) -> range:
 def choose_placement(
     device: str, transport: str, ranks: int, *, worker: int = 0, workers: int = 1
 ) -> Placement:
-    """Return where so many ranks run; raise `NoPlace` if they cannot run as requested.
+    """Return where so many ranks run; raise `ImpossiblePlacement` if they cannot.
 
     Whether ranks can share a GPU over NCCL is tried with other ranks first.
     """

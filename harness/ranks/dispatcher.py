@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.processes.cpu_wait import share_waited
 from harness.ranks.case_run import CaseRun, refusal_incident, take_in
-from harness.ranks.cpu_wait import share_waited
 from harness.ranks.fault_report import FaultReport, Incident, probe_ranks
 from harness.ranks.launch import Launch
-from harness.ranks.link import Event
-from harness.ranks.messages import Mesh, Message, Run
 from harness.trace import Fault, Kind
+from harness.wire.link import Event
+from harness.wire.messages import Mesh, Message, Run
 
 # Seconds in which ranks that missed a deadline can report that they still import.
 ASKING = 1.0

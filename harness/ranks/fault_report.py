@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
-from harness.ranks.host import KILLED
+from harness.processes.process_exit import KILLED
+from harness.rank_program.threads import crash_stack
 from harness.ranks.launch import Launch
-from harness.ranks.link import Event
-from harness.ranks.messages import Activity, Probe
 from harness.trace import WAITS, Fault, Kind
 from harness.watch.collectives import GATE, Collective, first_disagreement
 from harness.watch.flight_recorder import BUFFER
+from harness.wire.link import Event
+from harness.wire.messages import Activity, Probe
 
 # Seconds. One rank's incident soon causes others: wait for those before naming the first.
 GRACE, LONGEST_GRACE, POLL = 0.3, 2.0, 0.02
@@ -212,27 +213,6 @@ def _add_end(launch: Launch, root: Incident, rank: int) -> Incident:
             launch.nodes.request_reports()
         launch.events(left)
     return root
-
-
-def crash_stack(text: str) -> str:
-    """Return what faulthandler wrote as a stack, innermost call last.
-
-    The stack of the main thread comes first, then that of the thread that crashed if it was
-    another: backward on a GPU runs in threads of its own.
-    """
-    threads = [part for part in text.split("\n\n") if "(most recent call first):\n" in part]
-    if not threads:
-        return ""
-    # faulthandler writes the main thread last.
-    current = next((each for each in threads if each.startswith("Current")), threads[-1])
-    lines = _calls(threads[-1])
-    if current is not threads[-1]:
-        lines += ["  the thread that crashed", *_calls(current)]
-    return "\n".join(lines)
-
-
-def _calls(thread: str) -> list[str]:
-    return thread.rstrip().splitlines()[:0:-1]
 
 
 def _pending(log: list[Collective]) -> list[Collective]:

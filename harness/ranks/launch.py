@@ -3,10 +3,11 @@
 import secrets
 import selectors
 
-from harness.ranks.frames import MAX_FRAME, ProtocolError, encode
-from harness.ranks.host import Host
-from harness.ranks.link import Event, Link, bytes_at_hand
-from harness.ranks.messages import (
+from harness.rank_program.placement import Placement
+from harness.supervision.host import Host
+from harness.wire.frames import MAX_FRAME, ProtocolError, encode
+from harness.wire.link import CHUNK, Event, Link, bytes_at_hand
+from harness.wire.messages import (
     BytesFromRank,
     Connected,
     FromNode,
@@ -15,11 +16,9 @@ from harness.ranks.messages import (
     Message,
     Order,
 )
-from harness.ranks.other_hosts import OtherHosts
-from harness.ranks.placement import Placement
+from harness.worlds.other_hosts import OtherHosts
 
 SEND_TIMEOUT = 5.0
-CHUNK = 1 << 20
 LOG_LINES = 12
 UNKNOWN = "unknown, its host did not tell"
 

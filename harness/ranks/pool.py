@@ -5,7 +5,7 @@
    turn.
 3. `collect` waits for the oldest case, and returns its outcome or the fault of its ranks.
 
-The package docstring explains the processes behind it, and why they are built like this.
+The docstring of this package explains what lies behind it, and why it is built like this.
 """
 
 import itertools
@@ -18,17 +18,18 @@ from typing import Any, Self
 from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
+from harness.rank_program.placement import Placement
 from harness.ranks.case_run import CaseRun
 from harness.ranks.dispatcher import Deadlines
 from harness.ranks.folder_pool import FolderPool
 from harness.ranks.launch import Launch
-from harness.ranks.other_hosts import OtherHosts
-from harness.ranks.placement import DEADLINE, Placement
 from harness.trace import Fault, Outcome
 from harness.untrusted import BadInput
+from harness.worlds.other_hosts import OtherHosts
 
 ONE_RANK_CASE = parse("case/1 rows=1:1 sp=1")
-START_DEADLINE = 180.0
+# Seconds that a case may take, and that a start may take.
+DEADLINE, START_DEADLINE = 20.0, 180.0
 # The most folders whose ranks stay up; each folder has as many ranks as the pool.
 MOST_FOLDERS = 4
 
@@ -73,9 +74,9 @@ class RankPool:
         # Further pools, by their size.
         self._pools_beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
-        # The first also serves candidates without a folder.
-        # By foreign candidate: its limits, and whether it has a recipe.
+        # By foreign candidate: its limits, and what can be wrong with it.
         self._known: dict[str, tuple[str, list[str]]] = {}
+        # The first also serves candidates without a folder.
         self._folder_pools = [self._new_folder_pool()]
         # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()
@@ -92,7 +93,8 @@ class RankPool:
 
     def wait_until_ready(self) -> Fault | None:
         """Block until every rank is ready; return the fault if one cannot be."""
-        return self._wait(self._folder_pools[0], lambda: self.is_ready)
+        folder_pool = self._folder_pools[0]
+        return self._wait(folder_pool, lambda: folder_pool.is_ready)
 
     def require_ready(self) -> None:
         """Block until every rank is ready; raise `CannotStart` if one cannot be."""
@@ -117,11 +119,6 @@ class RankPool:
         for folder_pool in self._folder_pools:
             place |= folder_pool.hardware
         return place
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether every rank is ready."""
-        return self._folder_pools[0].is_ready
 
     def submit(
         self,

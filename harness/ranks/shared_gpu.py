@@ -2,8 +2,8 @@
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.ranks.hardware import nccl_version
-from harness.ranks.placement import Placement
+from harness.rank_program.hardware import nccl_version
+from harness.rank_program.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.trace import Fault
 

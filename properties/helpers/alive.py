@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from harness.ranks import supervisor_process
-from harness.ranks.supervisor import OUTPUT
+from harness.supervision import supervisor_process
+from harness.supervision.supervisor import OUTPUT
 from properties.helpers.wait import eventually
 
 VARIABLE = b"HARNESS_SOCKET="

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.ranks.other_hosts import OtherHosts
 from harness.ranks.pool import RankPool
-from harness.ranks.world import World
+from harness.worlds.other_hosts import OtherHosts
+from harness.worlds.world import World
 from properties.helpers.commands import HARNESS, run_in_background
 
 

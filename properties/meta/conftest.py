@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture
 def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks start as they do on a GPU, each importing everything itself."""
-    monkeypatch.setattr("harness.ranks.host.should_fork", lambda _: False)
+    monkeypatch.setattr("harness.supervision.host.should_fork", lambda _: False)
 
 
 @pytest.fixture

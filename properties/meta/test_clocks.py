@@ -13,10 +13,10 @@ EXEMPT = {
     "helpers/wait.py": "the one place that polls, for events without a notification",
     "meta/diagnosis/test_worked_example.py": "it passes a deadline, and does not measure",
     "meta/failure/test_shrink_history.py": "a long test of how long a search takes",
-    "meta/ranks/test_controller_faults.py": "it tests that all processes end at once",
     "meta/ranks/test_rank_faults.py": "it tests that a fault is reported in time",
     "meta/ranks/test_shared_gpu.py": "it tests that ranks are given up in time",
     "meta/report/test_browser.py": "it tests how long a page takes",
+    "meta/supervision/test_controller_faults.py": "it tests that all processes end at once",
 }
 
 

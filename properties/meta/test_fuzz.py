@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save
 
 from harness.case import InvalidCase, parse
-from harness.ranks.frames import MAGIC, PREFIX, ProtocolError, Reader, encode
-from harness.ranks.messages import Finished, FromRank, Piece
-from harness.ranks.payload import pack, unpack
 from harness.trace import Fragment, digest
+from harness.wire.frames import MAGIC, PREFIX, ProtocolError, Reader, encode
+from harness.wire.messages import Finished, FromRank, Piece
+from harness.wire.payload import pack, unpack
 from properties.helpers.fuzzing import fuzz, mutate
 
 MUTANTS = 10_000

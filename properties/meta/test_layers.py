@@ -26,6 +26,10 @@ PLANTED = {
         "compare/budget.py",
         "from harness.plan import plan",
     ),
+    "diagnosis starts no rank": (
+        "diagnosis/experiments.py",
+        "def late():\n    from harness.wire.messages import Run",
+    ),
     "a candidate shares the case and the weights": (
         "candidates/own/native/ulysses.py",
         "from harness.reference.padded import group_mean",
@@ -77,7 +81,7 @@ def test_cases_the_plugin_and_the_help_pages_need_no_torch() -> None:
 
 
 def test_a_rank_connects_and_finds_its_world_without_any_large_library() -> None:
-    loaded = loaded_by("import harness.ranks.worker, harness.ranks.world")
+    loaded = loaded_by("import harness.rank_program.worker, harness.worlds.world")
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 

@@ -33,9 +33,9 @@ from harness.candidates import Emit, Rank
 from harness.candidates.own.native import LOCAL, LocalDialect
 from harness.candidates.own.native.rows import Sample
 from harness.case import Case
-from harness.ranks.descendants import ADDRESS
-from harness.ranks.frames import encode
-from harness.ranks.messages import Ready
+from harness.processes.descendants import ADDRESS
+from harness.wire.frames import encode
+from harness.wire.messages import Ready
 
 FOR_EVER = 10**6
 

@@ -26,7 +26,7 @@ from harness.compare import Comparison, Verdict
 from harness.engine.lot import MANY, SIZE, Lot, Part
 from harness.failure.shrink import Shrunk
 from harness.judge import Job, Session
-from harness.ranks.placement import Placement
+from harness.rank_program.placement import Placement
 from harness.ranks.pool import RankPool
 from properties.helpers.judging import Answering, comparison_of
 

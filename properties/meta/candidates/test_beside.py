@@ -31,7 +31,7 @@ from properties.helpers.judging import evaluate_all
 from properties.helpers.stores import stored_in
 
 if TYPE_CHECKING:
-    from harness.ranks.other_hosts import OtherHosts
+    from harness.worlds.other_hosts import OtherHosts
 
 pytestmark = pytest.mark.wrong_on_purpose
 

@@ -17,8 +17,8 @@ from harness.case import Case, parse
 from harness.compare import Verdict
 from harness.generation import cases, draw_list
 from harness.judge import second_opinion
+from harness.rank_program.precision import SHORTCUTS, full_precision
 from harness.ranks.pool import RankPool
-from harness.ranks.precision import SHORTCUTS, full_precision
 from harness.reference import padded, reference
 from harness.report import explain
 from harness.trace import Kind, Trace

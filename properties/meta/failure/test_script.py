@@ -20,11 +20,11 @@ from harness.failure.replay import replay
 from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
 from harness.failure.source_slice import slice_source
 from harness.judge import Job, Session
-from harness.ranks.messages import Order
-from harness.ranks.placement import Placement
+from harness.rank_program.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind
+from harness.wire.messages import Order
 from properties.helpers.commands import run_to_end
 from properties.helpers.wait import PATIENCE, eventually
 

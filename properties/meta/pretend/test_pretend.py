@@ -18,8 +18,8 @@ from harness.cli import main
 from harness.compare import Verdict
 from harness.pretend import pretend_gpu
 from harness.pretend.rules import NotOnTheDevice
+from harness.rank_program.placement import UNSEEN
 from harness.ranks.device import choose_placement
-from harness.ranks.placement import UNSEEN
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.conftest import DIALECTS

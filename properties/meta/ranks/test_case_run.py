@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from harness.case import parse
 from harness.ranks.case_run import CaseRun, take_in
-from harness.ranks.frames import Reader, encode
-from harness.ranks.link import Event, Link
-from harness.ranks.messages import Activity, Finished, FromRank, Hello, Message, Raised, Ready
-from harness.ranks.payload import pack
 from harness.trace import Fragment, Kind
+from harness.wire.frames import Reader, encode
+from harness.wire.link import Event, Link
+from harness.wire.messages import Activity, Finished, FromRank, Hello, Message, Raised, Ready
+from harness.wire.payload import pack
 
 PIECES, TENSORS = pack([Fragment("loss", np.zeros(()))])
 FINISHED = Finished(

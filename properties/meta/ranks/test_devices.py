@@ -22,7 +22,7 @@ from harness.ranks.device import (
     options_for,
     share,
 )
-from harness.ranks.placement import DEADLINE
+from harness.ranks.pool import DEADLINE
 from properties.helpers.commands import options_of
 
 pytest_plugins = ["pytester"]

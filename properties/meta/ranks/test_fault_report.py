@@ -1,19 +1,18 @@
-"""Which rank a fault blames at a deadline, and which stack it shows after a crash."""
+"""Which rank a fault blames at a deadline, and which if two end while they start."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.processes.process_exit import describe_exit
 from harness.ranks.fault_report import (
     GRACE,
     LONGEST_GRACE,
     FaultReport,
     Incident,
     blame_awaited_rank,
-    crash_stack,
 )
-from harness.ranks.host import describe_exit
 from harness.trace import Kind
 from harness.watch.collectives import Collective
 
@@ -38,33 +37,6 @@ def test_the_rank_for_which_others_wait_is_named(
     incident = blame_awaited_rank(ROOT, missing, logs)
     assert incident.rank == rank
     assert incident.text == text
-
-
-CRASHED = """Fatal Python error: Segmentation fault
-
-{first} 0x00007f98e6cfb6c0 (most recent call first):
-  File "step.py", line 7 in backward
-  File "torch.py", line 1 in run
-
-{last} 0x00007f98e828ab80 (most recent call first):
-  File "torch.py", line 2 in waits
-  File "step.py", line 9 in step
-
-Extension modules: numpy.core (total: 1)
-"""
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "innermost"),
-    [("Current thread", "Thread", "in backward"), ("Thread", "Current thread", "in waits")],
-)
-def test_the_stack_of_a_crash_begins_with_the_main_thread_and_ends_with_the_crashed_one(
-    first: str, last: str, innermost: str
-) -> None:
-    stack = crash_stack(CRASHED.format(first=first, last=last))
-    assert stack.startswith('  File "step.py", line 9 in step\n')
-    assert stack.endswith(innermost)
-    assert crash_stack("") == ""
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -14,8 +14,10 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import Case, parse
-from harness.ranks import cpu_wait, dispatcher, supervisor
+from harness.processes import cpu_wait
+from harness.ranks import dispatcher
 from harness.ranks.pool import RankPool
+from harness.supervision import supervisor
 from harness.trace import Assembly, Fault, Kind, Outcome
 from harness.untrusted import LONGEST
 from properties.helpers.alive import address_of, left_behind
@@ -311,7 +313,7 @@ def test_a_death_is_reported_the_same_without_process_handles_and_without_forks(
         raise OSError(errno.ENOSYS, "no such call")
 
     if lacking == "forks":
-        monkeypatch.setattr("harness.ranks.host.should_fork", lambda _: False)
+        monkeypatch.setattr("harness.supervision.host.should_fork", lambda _: False)
     else:
         monkeypatch.setattr(os, "pidfd_open", refuses)
     with RankPool(2) as pool:

@@ -12,8 +12,8 @@ import pytest
 
 from harness.candidates import Named
 from harness.case import Case
+from harness.rank_program.placement import Placement
 from harness.ranks import shared_gpu
-from harness.ranks.placement import Placement
 from harness.ranks.pool import RankPool
 from harness.ranks.shared_gpu import why_ranks_cannot_share
 from properties.helpers.alive import address_of, left_behind

@@ -1,0 +1,116 @@
+"""The loop of a rank after its heavy imports: run one case after the other."""
+
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from torch import distributed as dist
+
+from harness.candidates import STOOD_IN
+from harness.candidates.beside import require_own
+from harness.case import parse
+from harness.rank_program.hardware import count_allocations, describe_hardware
+from harness.rank_program.mesh import Meshes
+from harness.rank_program.placement import join_ranks
+from harness.rank_program.support_query import hypotheses, load
+from harness.rank_program.warm_up import warm_up
+from harness.watch.activations import bytes_to_peers
+from harness.watch.flight_recorder import log
+from harness.watch.recorder import Recorder
+from harness.watch.witness import Witness
+from harness.wire.messages import Finished, Mesh, Raised, Ready, Run
+from harness.wire.payload import pack
+
+if TYPE_CHECKING:
+    from harness.candidates.protocol import HasRecipe
+    from harness.rank_program.controller_link import Controller
+
+# The most characters of an exception's text, and of each piece of its traceback.
+LONGEST = 1 << 14
+
+
+class CaseLoop:
+    """Serves the requests of the controller until the socket closes, which ends the process."""
+
+    def __init__(self, controller: "Controller", index: int, local: int) -> None:
+        self._controller, self._index = controller, index
+        self._device = join_ranks(local)
+        self._meshes, self._witness = Meshes(index, self._device), Witness()
+        file = controller.folder / f"progress.{index}"
+        self._progress = os.open(file, os.O_RDWR | os.O_CREAT)
+        controller.read_collectives = log
+        if self._device.type != "cpu":
+            warm_up(self._device)
+        controller.send(Ready(describe_hardware(self._device)))
+        # No rank begins a case before all have left the previous one, so that an extra collective
+        # of one case can never meet a collective of the next.
+        self._gate = dist.barrier(async_op=True)
+        self._witness.calls.clear()
+
+    def serve(self) -> NoReturn:
+        while True:
+            request = self._controller.inbox.get()
+            if isinstance(request, Mesh):
+                self._meshes.build(request.dp, request.sp)
+                continue
+            try:
+                answer: Finished | Raised = self._run(request)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the controller judges it
+                answer = Raised(
+                    request.run,
+                    time.time_ns(),
+                    error=f"{type(error).__name__}: {error}"[:LONGEST],
+                    stack="".join(part[:LONGEST] for part in traceback.format_exception(error)),
+                )
+            self._controller.send(answer)
+
+    def _run(self, request: Run) -> Finished:
+        case = parse(request.case)
+        recorder = Recorder(
+            self._index,
+            case.tokens,
+            traced=request.traced,
+            progress=self._progress,
+            learns=request.learns,
+        )
+        allocations = count_allocations(self._device)
+        candidate, refusal, limits = load(request, case, recorder)
+        dp, sp = (1, 1) if request.plain else (case.dp, case.sp)
+        seat = self._meshes.seat(dp, sp)
+        self._gate.wait()
+        if candidate:
+            if request.plain:
+                run_plain = cast("HasRecipe", candidate).run_plain
+                run_plain(case, seat.rank, recorder, request.plain, exactly=request.oracle)
+            else:
+                candidate.run(case, seat.rank, recorder)
+            # The step may have imported more modules.
+            require_own(request.folder)
+        fragments = recorder.fragments()
+        # Count before the gate, which may allocate memory as well.
+        idle = 0 < allocations == count_allocations(self._device)
+        # Begin before packing, so that the other ranks can leave meanwhile.
+        self._gate = dist.barrier(group=seat.gate, async_op=True)
+        pieces, tensors = pack(fragments)
+        peers = set(dist.get_process_group_ranks(seat.rank.sp))
+        ways, calls = (dp, sp, dp * sp), self._witness.calls
+        exchanged = bytes_to_peers(calls, self._index, peers, ways, recorder.parameters)
+        order = self._witness.order(shapes=recorder.traced)
+        calls.clear()
+        recorder.note_progress("between cases")
+        return Finished(
+            request.run,
+            pieces,
+            tensors,
+            skipped=list(recorder.skipped),
+            refusal=refusal,
+            limits=limits,
+            idle=idle,
+            sent=exchanged + recorder.sent,
+            embedded=recorder.embedded,
+            hypotheses=hypotheses(request) if request.is_load_only and not refusal else [],
+            order=order,
+            stood_in=sorted(STOOD_IN),
+            unemitted=recorder.unemitted,
+        )
