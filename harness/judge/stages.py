@@ -112,6 +112,8 @@ def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     reason = pool.placement.refuses(job.case)
     if job.against == ITSELF and has_recipe:
         reason = "its recipe is what it is compared with; leave out --against self"
+    if job.case.columns != "drawn" and not has_recipe:
+        reason = f"columns={job.case.columns}: it has no recipe, so no column is drawn"
     if job.against == ITSELF and job.case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:

@@ -58,6 +58,9 @@ class Step:
         return self.function(*given, **named)
 
     def supports(self, case: Case) -> str | None:
+        columns = self.recipe.columns.values()
+        if case.columns != "drawn" and not any(isinstance(each, Drawn) for each in columns):
+            return f"columns={case.columns}: its recipe draws no column"
         return self._supports(case) if self._supports else None
 
     def run(self, case: Case, rank: "Rank", emit: "Emit") -> None:

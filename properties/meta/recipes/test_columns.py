@@ -1,6 +1,7 @@
 """A failure shows the columns of its case, as plain training had them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from harness.compare import Verdict
 from harness.compare.columns import BatchColumn
 from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.read import RECORD
+from harness.failure.shrink import shrink
 from harness.ranks.pool import RankPool
 from harness.recipes.columns import Drawn
 from properties.helpers.judging import evaluate, verdict_only
 from properties.helpers.places import PLANTED
 from properties.planted.columns import RECIPE
 
-CASE = parse("case/1 rows=5:01101,3:011:left heads=2 vocab=8 sp=2 dp=2 dim=2 dtype=fp64")
+CASE = parse("case/1 rows=5:01101,3:011:left heads=4 vocab=8 sp=4 dim=2 dtype=fp64")
 # Whether each token of a row has a number, in columns of targets and in those of tokens.
 TARGETS, TOKENS = ([False, True, True, False, True], [False, True, True]), ([True] * 5, [True] * 3)
 
@@ -58,6 +60,37 @@ def test_a_failure_has_the_columns_of_its_case(
     explanation = read_bundle(place).explanation
     (gains,) = (column.rows for column in failure.columns if column.name == "gains")
     assert f"gains, by row: {gains[0][0]} {gains[1][0]}\n" in explanation
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("labels_lost", "one"), ("gains_of_another_row", "signs"), ("gains_rounded", "drawn")],
+)
+def test_a_failure_shrinks_to_plain_columns_where_it_stays_and_its_line_shows_it_again(
+    name: str, columns: str, pool: RankPool
+) -> None:
+    failure = verdict_only(CASE, named(name), pool)
+    assert failure.verdict is Verdict.DIVERGED
+    small = shrink(failure, lambda case: verdict_only(case, named(name), pool)).smallest
+    assert small.case.columns == columns
+    again = evaluate(parse(str(small.case)), named(name), pool)
+    assert (again.verdict, again.columns) == (small.verdict, small.columns)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "why"),
+    [
+        ("native-gather", "it has no recipe, so no column is drawn"),
+        (f"{PLANTED / 'styles.py'}:plain_loop", "its recipe draws no column"),
+    ],
+)
+def test_plain_columns_are_refused_where_no_column_is_drawn(
+    candidate: str, why: str, pool: RankPool
+) -> None:
+    comparison = verdict_only(replace(CASE, columns="one"), candidate, pool)
+    assert comparison.verdict is Verdict.UNSUPPORTED
+    assert comparison.reason == f"columns=one: {why}"
 
 
 def test_columns_are_not_compared(pool: RankPool) -> None:
