@@ -16,6 +16,7 @@
 from harness.case.case import (
     LEARNING_RATE,
     Case,
+    Columns,
     Dtype,
     Kernel,
     LossContract,
@@ -31,6 +32,7 @@ from harness.case.text import parse
 __all__ = [
     "LEARNING_RATE",
     "Case",
+    "Columns",
     "Dtype",
     "InvalidCase",
     "Kernel",

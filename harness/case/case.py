@@ -16,6 +16,7 @@ Model = Literal["llama", "qwen2", "qwen3"]
 Kernel = Literal["eager", "sdpa", "varlen", "flash"]
 Wrapper = Literal["none", "ddp", "fsdp"]
 Sync = Literal["last", "each"]
+Columns = Literal["drawn", "signs", "one", "zero"]
 
 # A power of two, so that multiplying by it rounds nothing.
 LEARNING_RATE = 2.0**-5
@@ -37,7 +38,8 @@ class Case:
 
     The case takes `steps` training steps on the same rows, and the last one is judged. Each
     earlier step ends in plain SGD with LEARNING_RATE. Before the first step, `nudge` moves the
-    seeded weights by that much along a seeded direction.
+    seeded weights by that much along a seeded direction. `columns` is what the drawn columns of a
+    recipe hold: numbers, only their signs, ones or zeros.
 
     The remaining fields change how training runs the step; they must not change its result:
     `wrapper` is what reduces gradients over ranks, `sync` whether that happens after the last
@@ -69,6 +71,7 @@ class Case:
     pad_id: int = 0
     steps: int = 1
     nudge: float = 0.0
+    columns: Columns = "drawn"
     seed: int = 0
 
     def __post_init__(self) -> None:

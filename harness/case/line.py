@@ -36,6 +36,7 @@ UNLESS_DEFAULT = {
     "pad": "pad_id",
     "steps": "steps",
     "nudge": "nudge",
+    "columns": "columns",
 }
 LAST = {"dtype": "dtype", "seed": "seed"}
 

@@ -6,6 +6,7 @@ from typing import Literal
 from harness.against import PLAIN, Against
 from harness.case import Case
 from harness.compare.budget import MOST_SLACK
+from harness.compare.columns import BatchColumn
 from harness.compare.differing import Differing
 from harness.compare.picture import Picture
 from harness.compare.scale import Scale
@@ -112,6 +113,8 @@ class Comparison:
     loss: tuple[float, float] | None = None
     # The tensors with wrong elements, in execution order, as many as there was room for.
     differing: tuple[Differing, ...] = field(default=(), repr=False, compare=False)
+    # The columns of its recipe's batch, if it failed and has a recipe, for a reader.
+    columns: tuple[BatchColumn, ...] = field(default=(), repr=False, compare=False)
     # A picture of a divergence, for a reader.
     picture: Picture | None = field(default=None, repr=False, compare=False)
     # The failure whose case was shrunk to this one.

@@ -16,7 +16,12 @@ from itertools import groupby
 
 from harness.case import Case, InvalidCase
 from harness.compare import Comparison
-from harness.failure.shrink_passes import PASSES, PLAIN_OPTIONS
+from harness.failure.shrink_passes import (
+    PASSES,
+    PLAIN_OPTIONS,
+    PLAINEST_COLUMNS,
+    plain_columns,
+)
 from harness.failure.signature import mark_of
 from harness.trace import Kind, is_required
 
@@ -48,8 +53,9 @@ def shrink(
     """Take every change that still fails, until none does or the time is over."""
     deadline = time.monotonic() + seconds
     best, tried, mark = failing, {failing.case}, mark_of(failing)
+    has_drawn = any(column.is_drawn for column in failing.columns)
     while True:
-        for case in smaller(best.case):
+        for case in smaller(best.case, has_drawn=has_drawn):
             if case in tried or case.sp == 1 < failing.case.sp:
                 continue
             if time.monotonic() > deadline:
@@ -74,9 +80,12 @@ def _largest_error(comparison: Comparison) -> float:
     return max((result.used for result in comparison.keys if is_required(result.key)), default=0.0)
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    """Yield the valid cases of smaller size that one change of a pass leads to, pass by pass."""
-    for shrink_pass in PASSES:
+def smaller(case: Case, *, has_drawn: bool = False) -> Iterator[Case]:
+    """Yield the valid cases of smaller size that one change of a pass leads to, pass by pass.
+
+    `has_drawn` says that the candidate's recipe has drawn columns, which can be made plain.
+    """
+    for shrink_pass in (*PASSES, plain_columns) if has_drawn else PASSES:
         for change in shrink_pass(case):
             try:
                 other = replace(case, **change)
@@ -103,6 +112,7 @@ def size(case: Case) -> tuple[int, ...]:
         sum(row.side == "left" for row in case.rows),
         sum(_mask_size(row.mask) for row in case.rows),
         _ids_size(case),
+        PLAINEST_COLUMNS.index(case.columns),
         case.seed,
     )
 

@@ -6,7 +6,7 @@ A pass may propose an invalid case, or one that is not smaller; the caller skips
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from harness.case import Case, Row
+from harness.case import Case, Columns, Row
 
 # The simplest value of each option of a case.
 PLAIN_OPTIONS: dict[str, Any] = {
@@ -23,6 +23,9 @@ PLAIN_OPTIONS: dict[str, Any] = {
     "pad_id": 0,
     "nudge": 0.0,
 }
+
+# What drawn columns of a recipe may hold, the plainest first.
+PLAINEST_COLUMNS: tuple[Columns, ...] = ("zero", "one", "signs", "drawn")
 
 # Fields of a case, and their new values.
 Change = dict[str, Any]
@@ -125,6 +128,11 @@ def simplify_ids(case: Case) -> Iterator[Change]:
 def lower_seed(_: Case) -> Iterator[Change]:
     """Try the smallest seeds."""
     yield from ({"seed": seed} for seed in range(4))
+
+
+def plain_columns(_: Case) -> Iterator[Change]:
+    """Put plain numbers into the drawn columns of the candidate's recipe."""
+    yield from ({"columns": columns} for columns in PLAINEST_COLUMNS)
 
 
 PASSES: tuple[Callable[[Case], Iterator[Change]], ...] = (

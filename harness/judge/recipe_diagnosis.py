@@ -70,6 +70,8 @@ def _wrong_cases(
         "mixed": False,
         "layers": 1,
         "nudge": 0.0,
+        # Plain numbers hide where they come from.
+        "columns": "drawn",
         "vocab": max(case.vocab, TOKENS + 1),
     }
     near = (each for each in neighbours(case, small) if each.dp == case.dp)

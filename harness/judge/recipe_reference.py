@@ -13,7 +13,7 @@ from harness.against import NAMES, RECIPE
 from harness.case import Case
 from harness.compare import ROUNDING_NUDGE, doubt
 from harness.compare.budget import ROUNDING
-from harness.trace import GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
+from harness.trace import COLUMN, GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
 USUAL = "plain"
 # Changes that must not affect the loss of a recipe, in words.
@@ -80,10 +80,14 @@ def recipe_references(
 
 
 def _in_order(trace: Trace) -> Trace:
-    """Return the trace in order: modules, loss, gradients as backward reaches them, metrics."""
-    gradients = [key for key in trace if key.startswith(GRADIENT)]
-    inside = [key for key in trace if trace[key].tokens is not None]
-    others = [key for key in trace if key not in {*gradients, *inside, "loss"}]
+    """Return the trace in order: modules, loss, gradients as backward reaches them, metrics.
+
+    Columns are left out: they are given, and nothing is compared with them.
+    """
+    keys = [key for key in trace if not key.startswith(COLUMN)]
+    gradients = [key for key in keys if key.startswith(GRADIENT)]
+    inside = [key for key in keys if trace[key].tokens is not None]
+    others = [key for key in keys if key not in {*gradients, *inside, "loss"}]
     ordered = Trace()
     for key in (*inside, "loss", *reversed(gradients), *others):
         ordered.put(key, trace[key])

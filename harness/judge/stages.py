@@ -30,6 +30,7 @@ from harness.compare import (
     fault_comparison,
     unsupported_comparison,
 )
+from harness.compare.columns import BatchColumn, columns_of
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import second_opinion, self_reference
 from harness.judge.job import Job
@@ -68,6 +69,12 @@ class Run:
             self._outcome = self.pool.collect()
         return self._outcome
 
+    @property
+    def columns(self) -> tuple[BatchColumn, ...]:
+        """The columns of the recipe's batch, as plain training had them."""
+        plain = self._own_outcomes[0] if self._plain_runs and self._own_outcomes else None
+        return columns_of(self.job.case, plain.trace) if isinstance(plain, Assembly) else ()
+
     def own_references(self) -> list[Trace] | Fault | Unsupported:
         """Return the oracle and baselines of the own runs, or why they give none."""
         case, outcomes = self.job.case, self._own_outcomes
@@ -105,6 +112,8 @@ def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     reason = pool.placement.refuses(job.case)
     if job.against == ITSELF and has_recipe:
         reason = "its recipe is what it is compared with; leave out --against self"
+    if job.case.columns != "drawn" and not has_recipe:
+        reason = f"columns={job.case.columns}: it has no recipe, so no column is drawn"
     if job.against == ITSELF and job.case.sp == 1:
         reason = "sp 1 is what it is compared with"
     if reason is not None:
@@ -167,7 +176,8 @@ def measure(run: Run) -> Comparison:
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
     if job.against == ITSELF:
         options = (*options, "--against", job.against)
-    return replace(_compared(run), against=job.against, options=options)
+    comparison = replace(_compared(run), against=job.against, options=options)
+    return replace(comparison, columns=run.columns) if comparison.verdict.failed else comparison
 
 
 def _compared(run: Run) -> Comparison:

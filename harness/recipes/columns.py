@@ -1,7 +1,8 @@
 """Columns of a batch beside ids and masks: numbers for each row, token or target.
 
 A column is drawn from the seed and from the content of its row, or computed by another model. So a
-row has the same numbers in every batch that it is in. In padding a column is zero.
+row has the same numbers in every batch that it is in. In padding a column is zero. A case may
+state plain numbers in place of drawn ones.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,17 @@ from torch import Tensor
 from harness.case import Case
 
 By = Literal["row", "token", "target"]
+# The field `columns` of a case -> the plain numbers that stand in for drawn ones.
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "signs": torch.sign,
+    "one": torch.ones_like,
+    "zero": torch.zeros_like,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Numbers drawn between two bounds."""
+    """Numbers drawn between two bounds, or plain ones within them."""
 
     by: By
     least: float
@@ -28,6 +35,9 @@ class Drawn:
         """Return one number, or one for each token of the row."""
         shares = torch.tensor(case.draw(row, name), dtype=torch.float64)
         values = self.least + (self.most - self.least) * (shares + 1) / 2
+        if case.columns in PLAIN:
+            # A loss need not take numbers outside the bounds.
+            values = PLAIN[case.columns](values).clamp(self.least, self.most)
         return values[0] if self.by == "row" else values
 
 

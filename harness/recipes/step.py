@@ -10,12 +10,14 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.case import Case
-from harness.recipes.batch import rows_of
+from harness.recipes.batch import IGNORED, Batch, rows_of
+from harness.recipes.columns import Drawn
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in, parted
 from harness.reference.weights import TORCH_DTYPES
+from harness.trace import COMPUTED, DRAWN
 
 if TYPE_CHECKING:
     from harness.candidates.protocol import Emit, Rank
@@ -56,6 +58,9 @@ class Step:
         return self.function(*given, **named)
 
     def supports(self, case: Case) -> str | None:
+        columns = self.recipe.columns.values()
+        if case.columns != "drawn" and not any(isinstance(each, Drawn) for each in columns):
+            return f"columns={case.columns}: its recipe draws no column"
         return self._supports(case) if self._supports else None
 
     def run(self, case: Case, rank: "Rank", emit: "Emit") -> None:
@@ -101,11 +106,25 @@ class Step:
         tokens_BS = torch.where(
             batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
         )
+        self._emit_columns(batch, starts_B1.flatten(), tokens_BS, emit)
         layout = [tokens_BS] if is_traced(emit) else []
         with computing_in(dtype), emitted(model, layout, emit):
             result = self.recipe.loss(model, batch)
             parted(result)[0].backward()
         _emit(model, result, emit)
+
+    def _emit_columns(
+        self, batch: Batch, starts_B: Tensor, tokens_BS: Tensor, emit: "Emit"
+    ) -> None:
+        """Emit each column with one number for each row, token or target, for a reader."""
+        for name, column in self.recipe.columns.items():
+            values, is_drawn = batch[name], isinstance(column, Drawn)
+            tokens = starts_B if values.ndim == 1 else tokens_BS
+            if isinstance(column, Drawn) and column.by == "target":
+                tokens = tokens_BS.masked_fill(batch["labels"] == IGNORED, PADDING)
+            if values.ndim < 3:
+                key = f"{DRAWN if is_drawn else COMPUTED}{name}"
+                emit(key, values.flatten(), tokens.flatten())
 
     @cached_property
     def hypotheses(self) -> dict[str, Hypothesis]:

@@ -45,6 +45,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "fault": _fault(fault) if fault else None,
         "printed": _ends(comparison.logs),
         "picture": _picture(comparison),
+        "columns": [dataclasses.asdict(column) for column in comparison.columns],
         "larger": _larger(comparison.larger),
         "explanation": explain(comparison),
         "replay": replay(comparison),

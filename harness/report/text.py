@@ -11,6 +11,7 @@ from harness.against import ITSELF, reference_name
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
+from harness.report.columns import column_lines
 from harness.trace import (
     GRADIENT,
     Fault,
@@ -63,6 +64,9 @@ def explanation_lines(comparison: Comparison) -> list[str]:
         lines += _zero_lines(comparison)
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
+    columns = list(column_lines(comparison.case, comparison.columns))
+    if columns:
+        lines.append(f"  columns {INDENT.join(columns)}")
     lines += name_lines(comparison)
     if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
         lines += _mended_lines(comparison.mended)

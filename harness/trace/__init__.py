@@ -21,6 +21,9 @@ from harness.trace.assemble import Assembly, Misfit, MisfitKind, assemble
 from harness.trace.fault import WAITS, Fault, Kind, Unsupported
 from harness.trace.fragment import PAD_TOKEN, Fragment, digest
 from harness.trace.trace import (
+    COLUMN,
+    COMPUTED,
+    DRAWN,
     GRADIENT,
     Entry,
     Trace,
@@ -34,6 +37,9 @@ from harness.trace.trace import (
 Outcome = Assembly | Fault | Unsupported
 
 __all__ = [
+    "COLUMN",
+    "COMPUTED",
+    "DRAWN",
     "GRADIENT",
     "PAD_TOKEN",
     "WAITS",

@@ -17,6 +17,10 @@ Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
+# Columns of the batch of a recipe, by what makes them: the seed, or another model. Modules have
+# names with dots.
+COLUMN = "column/"
+DRAWN, COMPUTED = f"{COLUMN}drawn/", f"{COLUMN}computed/"
 # Inputs of the step that the case determines. Positions are not among them: a step may count
 # them from any number.
 _GIVEN = re.compile(r"ids|labels|weight")

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 from harness.trace import (
+    COLUMN,
     GRADIENT,
     PAD_TOKEN,
     Fragment,
@@ -97,8 +98,8 @@ class Recorder:
         self._kept.append((key, values, numbers))
 
     def _should_send(self, key: str, tensor: torch.Tensor) -> bool:
-        """Whether the values of a tensor with tokens may be compared with anything."""
-        if self.traced or is_required(key) or is_input(key):
+        """Whether the values of a tensor with tokens may be compared with anything, or shown."""
+        if self.traced or is_required(key) or is_input(key) or key.startswith(COLUMN):
             return True
         # Positions may start anywhere, and may differ at sp 1, where rows stand alone.
         may_differ = self._learning is None or key == "positions"

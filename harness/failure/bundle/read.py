@@ -73,6 +73,8 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay: str
     tensors: tuple[Described, ...]
     left_out: tuple[str, ...]
+    # Older bundles have none.
+    columns: list[Any] = []
 
 
 class BadBundle(BadInput):

@@ -22,7 +22,7 @@ VERDICTS = {
     "WITHIN": "It equals {reference} but for rounding.",
 }
 # Labels of the explanation that the page shows in other places.
-SHOWN_ELSEWHERE = ("case", "looks", "cause", "replay", "ranks", "stack", "log")
+SHOWN_ELSEWHERE = ("case", "columns", "looks", "cause", "replay", "ranks", "stack", "log")
 MOST_ROWS = 16
 # The columns before the continuation of an explanation's line.
 INDENT = 10
@@ -49,6 +49,8 @@ def failure_page(record: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         case=case,
         layout=drawn,
         maps=list(_maps(record, case)),
+        # Older records have none.
+        columns=record.get("columns", []),
         stray=sorted({cell.stray for line in drawn.lines for cell in line.cells} - {""})
         if drawn
         else [],

@@ -45,6 +45,7 @@ def test_a_line_parses_to_the_same_case_with_its_fields_in_any_order(
             "case/1 rows=1:0,1:1 heads=6/3 layers=1 vocab=32 sp=3 dp=1 dim=4 tied=1 window=2 "
             "micro=2 loss=row-mean kernel=sdpa checkpoint=1 dtype=fp32 seed=0"
         ),
+        "case/1 rows=2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 columns=signs dtype=fp64 seed=0",
         (
             "case/1 rows=2:11,2:01 heads=2/2 layers=1 vocab=32 sp=2 dp=1 micro=2 wrapper=fsdp "
             "sync=each compiled=1 mixed=1 dtype=bf16 seed=0"
@@ -121,6 +122,7 @@ def test_stated_ids_replace_the_ids_of_the_seed() -> None:
         ("case/1 rows=3:111 window=0", "window=0: "),
         ("case/1 rows=3:111 loss=mean", "loss='mean': use one of token-mean, "),
         ("case/1 rows=3:111 dtype=fp8", "dtype='fp8': use one of fp64, "),
+        ("case/1 rows=3:111 columns=two", "columns='two': use one of drawn, signs, one, zero"),
         ("case/1 rows=3:111 kernel=magic", "kernel='magic': use one of eager, "),
         ("case/1 rows=3:111 heads=4/x", "heads=x: use a whole number"),
         ("case/1 rows=3:1111", "rows[0]=3:1111: a mask of 4 bits on 3 tokens would supervise pad"),

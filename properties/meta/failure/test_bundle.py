@@ -189,6 +189,14 @@ def test_a_bundle_is_small_and_lists_what_it_leaves_out(tmp_path: Path) -> None:
     assert (large.expected + 1 == large.got).all()
 
 
+def test_a_bundle_from_before_columns_were_kept_is_read(tmp_path: Path) -> None:
+    place = write_bundle(make_comparison("nll"), tmp_path)
+    record = json.loads((place / RECORD).read_text())
+    del record["columns"]
+    (place / RECORD).write_text(json.dumps(record))
+    assert read_bundle(place).case == CASE
+
+
 def test_a_mark_has_the_name_that_this_very_case_suggests() -> None:
     looks = (
         Look("gradient-times-sp", "", larger=True),

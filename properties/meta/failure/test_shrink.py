@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.case import Case, parse
 from harness.compare import Comparison, Verdict, fault_comparison
+from harness.compare.columns import BatchColumn
 from harness.failure.shrink import shrink, size, smaller
 from harness.generation import cases
 from harness.trace import Fault, Kind
@@ -75,9 +76,30 @@ def test_the_smallest_case_has_only_what_the_failure_needs(fails: Fails, smalles
     assert smallest_case(ON_ONE_RANK, fails) == parse(f"case/1 {smallest} dtype=bf16")
 
 
-@given(case=cases(dtypes=("fp64", "bf16")))
-def test_passes_propose_only_valid_cases_that_are_smaller(case: Case) -> None:
-    for other in smaller(case):
+@pytest.mark.parametrize(
+    ("is_drawn", "needed", "left"),
+    [
+        (True, {"drawn"}, "drawn"),
+        (True, {"drawn", "signs"}, "signs"),
+        (True, {"drawn", "signs", "one"}, "one"),
+        (True, {"drawn", "signs", "one", "zero"}, "zero"),
+        (False, {"drawn", "signs", "one", "zero"}, "drawn"),
+    ],
+)
+def test_drawn_columns_become_as_plain_as_the_failure_allows(
+    is_drawn: bool, needed: set[str], left: str
+) -> None:
+    column = BatchColumn("gains", is_drawn=is_drawn, rows=())
+
+    def judge(case: Case) -> Comparison:
+        return replace(judge_by(case, lambda case: case.columns in needed), columns=(column,))
+
+    assert shrink(judge(ON_ONE_RANK), judge).smallest.case.columns == left
+
+
+@given(case=cases(dtypes=("fp64", "bf16")), has_drawn=st.booleans())
+def test_passes_propose_only_valid_cases_that_are_smaller(case: Case, has_drawn: bool) -> None:
+    for other in smaller(case, has_drawn=has_drawn):
         assert size(other) < size(case)
         assert parse(str(other)) == other
 

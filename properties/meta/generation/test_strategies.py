@@ -54,6 +54,7 @@ def test_every_case_is_inside_its_bounds(case: Case) -> None:
     assert max(len(row) for row in case.rows) <= 5
     assert case.layers <= 3
     assert case.steps <= 3
+    assert case.columns == "drawn"
     assert parse(str(case)) == case
 
 

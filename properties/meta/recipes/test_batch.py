@@ -1,12 +1,13 @@
 """A batch holds the rows of a case, padded, with columns that follow their rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from harness.case import Case, Row
+from harness.case import Case, Columns, Row
 from harness.recipes import Recipe, computed, row, target, token
 from harness.recipes.batch import IGNORED, rows_of
 from harness.recipes.columns import Column
@@ -84,6 +85,22 @@ def test_a_column_is_zero_beyond_its_tokens_and_that_of_targets_beyond_them() ->
     assert not table["by_target"][others].any()
     assert table["by_target"][~others].all()
     assert not table["made"][padding].any()
+
+
+@pytest.mark.parametrize(
+    ("columns", "numbers"), [("zero", {0.0}), ("one", {1.0}), ("signs", {-1.0, 1.0})]
+)
+def test_plain_numbers_take_the_place_of_drawn_ones_within_their_bounds(
+    columns: Columns, numbers: set[float]
+) -> None:
+    case, declared = replace(CASE, columns=columns), {**COLUMNS, "high": row(2, 3)}
+    table = Recipe(model, loss, declared).batch(case, [0, 1, 2, 3], CPU, torch.float64)
+    real = table["attention_mask"].bool()
+    assert set(table["by_token"][real].tolist()) == numbers
+    assert not table["by_token"][~real].any()
+    assert set(table["high"].tolist()) == {2.0}
+    # What is computed from them stays computed.
+    assert torch.equal(table["made"], 2 * table["by_token"])
 
 
 def test_equal_rows_have_equal_numbers_and_others_have_others() -> None:
