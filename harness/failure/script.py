@@ -85,7 +85,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
         ranks="one rank that it starts" if ranks == 1 else f"{ranks} ranks that it starts",
-        reference=REFERENCES[comparison.against],
+        reference=REFERENCES.get(comparison.against, f"plain training of {comparison.against}"),
         needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
     )
     future, text = _split_source(source.text)

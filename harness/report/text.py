@@ -7,7 +7,7 @@ on below it, indented. Pages and short texts pick lines by their labels.
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.against import ITSELF, reference_name
+from harness.against import ITSELF, names_recipe, reference_name
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
@@ -45,6 +45,8 @@ def explanation_lines(comparison: Comparison) -> list[str]:
     if comparison.against == ITSELF:
         own = reference_name(comparison.case, ITSELF)
         lines.append(f"  against {own}, which may be wrong as well")
+    if names_recipe(comparison.against):
+        lines.append(f"  against {reference_name(comparison.case, comparison.against)}")
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:
