@@ -1,19 +1,19 @@
-"""The two references of a candidate: our model's plain training, or its own step at sp 1.
+"""The references of a candidate: plain training, or its own step at sp 1.
 
-With `plain`, the candidate must compute the harness's own model. With `self`, the reference is
-the candidate's own step at sp 1, so it can be any model; a bug that sp 1 has too stays hidden.
+With `plain`, the candidate must compute the harness's own model, or bring its recipe. With `self`,
+the reference is the candidate's own step at sp 1, so it can be any model; a bug that sp 1 has too
+stays hidden. The name of a recipe, such as `mine.py:grpo`, stands for its plain training.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Literal
+from typing import Final
 
 from harness.case import Case
 
-# What a user can ask for, and what a comparison is made with.
-Requested = Literal["plain", "self"]
-Against = Literal["plain", "self", "recipe"]
+# What a comparison is made with: one of the names below, or that of a recipe.
+Against = str
 PLAIN: Final = "plain"
 ITSELF: Final = "self"
 # Plain training of the model and the loss that a candidate brings itself.
@@ -24,6 +24,8 @@ NAMES: Final = {
     ITSELF: "its own step at sp 1, dp 1 and one micro-batch",
     RECIPE: "plain training of its recipe",
 }
+# Plain training of a recipe takes one step, whose loss is that of the recipe.
+RECIPE_LIMITS = "steps=1 loss=token-mean"
 AGAINST_ITSELF = f"compared with {NAMES[ITSELF]}: what is wrong there as well does not show here"
 IS_KEPT = (
     "cases of micro-mean over several steps are compared with it at sp 1 and as many replicas and "
@@ -54,11 +56,33 @@ def describe_self_sizes(case: Case) -> str:
     return "at sp 1, dp 1 and one micro-batch"
 
 
+def names_recipe(against: Against) -> bool:
+    """Return whether the reference is a recipe that the user names."""
+    return ":" in against
+
+
+def is_reference(against: Against) -> bool:
+    """Return whether a comparison can be made with it."""
+    return against in NAMES or names_recipe(against)
+
+
+def is_of_recipe(against: Against) -> bool:
+    """Return whether it is plain training of a recipe, the candidate's own or a named one."""
+    return against == RECIPE or names_recipe(against)
+
+
+def compared_with(against: Against) -> str:
+    """Return in words what the user asked to compare cases with; empty for plain training."""
+    if against == ITSELF:
+        return AGAINST_ITSELF
+    return f"compared with plain training of {against}" if names_recipe(against) else ""
+
+
 def reference_name(case: Case, against: Against) -> str:
     """Return the name of the reference of a case, for the middle of a sentence."""
-    if against != ITSELF:
-        return NAMES[against]
-    return f"its own step {describe_self_sizes(case)}"
+    if against == ITSELF:
+        return f"its own step {describe_self_sizes(case)}"
+    return f"plain training of {against}" if names_recipe(against) else NAMES[against]
 
 
 def asked_for_an_oracle() -> bool:

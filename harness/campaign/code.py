@@ -1,19 +1,25 @@
-"""A digest of the code that a campaign runs: the candidates and the harness itself."""
+"""A digest of the code that a campaign runs: candidates, a recipe, and the harness itself."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import harness
+from harness.against import names_recipe
+from harness.campaign.request import Request
 from harness.candidates import locate
+from harness.candidates.registry import locate_recipe
 
 
-def digest_of_code(candidates: Iterable[str]) -> str:
-    """Digest the modules of the harness, and those in the folders of these candidates.
+def digest_of_code(request: Request) -> str:
+    """Digest the modules of the harness, and those beside the candidates and a named recipe.
 
     Installed packages are not read: they change with their version only.
     """
-    folders = {folder for name in candidates if (folder := locate(name).folder)}
+    named = [locate(name) for name in request.candidates]
+    if names_recipe(request.against):
+        named.append(locate_recipe(request.against))
+    folders = {code.folder for code in named if code.folder}
     combined = hashlib.sha256()
     for folder in (str(Path(harness.__file__).parent), *sorted(folders)):
         for file in _modules(Path(folder)):

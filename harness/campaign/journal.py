@@ -69,7 +69,7 @@ class Journal:
         """
         journal = cls()
         asked = {**campaign_record(request, part), "ranks": ranks, "versions": versions()}
-        campaign = json.loads(json.dumps({**asked, "code": digest_of_code(request.candidates)}))
+        campaign = json.loads(json.dumps({**asked, "code": digest_of_code(request)}))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             journal._lots = os.open(folder / LOTS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)

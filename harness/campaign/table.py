@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.against import AGAINST_ITSELF, IS_KEPT, ITSELF
+from harness.against import IS_KEPT, ITSELF, compared_with
 from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, PLACEMENT_KEYS, Summary
 from harness.campaign.tally import BUCKETS, OUTCOMES, PASSING, Tally, worst
@@ -52,12 +52,13 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(f"\n{ENDINGS[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
         print_plain(console, f"\n{summary.unseen}")
-    if summary.request.against == ITSELF:
+    told = compared_with(summary.request.against)
+    if told:
         compared = [
             f"{name}: {_describe_compared(tally)}" for name, tally in summary.tallies.items()
         ]
         kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
-        print_plain(console, "\n".join(["", AGAINST_ITSELF, *kept, *compared]))
+        print_plain(console, "\n".join(["", told, *kept, *compared]))
     if summary.missing:
         missing = f"{_name_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

@@ -14,7 +14,7 @@ a bank (`own`), a published package (`published`), a file, or a module that can 
 """
 
 from harness.candidates.protocol import STOOD_IN, Candidate, Emit, Rank
-from harness.candidates.registry import Named, interpreter, locate
+from harness.candidates.registry import Named, interpreter, locate, require_reference
 
 __all__ = [
     "STOOD_IN",
@@ -24,4 +24,5 @@ __all__ = [
     "Rank",
     "interpreter",
     "locate",
+    "require_reference",
 ]

@@ -65,10 +65,10 @@ class Candidate(Protocol):
         """Take one step on one rank."""
 
 
-class HasRecipe(Candidate, Protocol):
-    """A candidate that brings its own plain training, and needs no model of the harness."""
+class PlainTraining(Protocol):
+    """A recipe, or a step with one: the reference of candidates that need no model of ours."""
 
-    # What can be wrong with it: each is a variant of plain training that `run_plain` takes.
+    # What can be wrong with a step: each is a variant of plain training that `run_plain` takes.
     hypotheses: Mapping[str, object]
 
     def run_plain(

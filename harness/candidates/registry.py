@@ -1,8 +1,8 @@
-"""Find a candidate by its name.
+"""Find a candidate, or a recipe that one is compared with, by its name.
 
-`locate` reads a name and loads nothing; `Named.load` imports the candidate. A name has the form
-`native-local`, `mutants.B14`, `verl.attention@0.9.1`, `path/to/file.py:NAME` or
-`package.module:NAME`.
+`locate` reads a name and loads nothing; `Named.load` imports what it names. A candidate has a name
+such as `native-local`, `mutants.B14`, `verl.attention@0.9.1`, `path/to/file.py:NAME` or
+`package.module:NAME`; a recipe has one of the last two forms.
 """
 
 import difflib
@@ -19,14 +19,26 @@ from types import ModuleType
 from typing import Any, Literal
 
 import harness
-from harness.candidates.protocol import Candidate
+from harness.against import ITSELF, PLAIN, names_recipe
+from harness.candidates.protocol import Candidate, PlainTraining
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
 from harness.untrusted import BadInput
 
+Role = Literal["candidate", "against"]
+
 BUILT_IN = {
     "native-gather": "harness.candidates.own.native:GATHER",
     "native-local": "harness.candidates.own.native:LOCAL",
+}
+
+# What an object must have to be what a name stands for, and the same in words.
+PARTS = {
+    "candidate": (
+        ("name", "supports", "run"),
+        "a candidate has a name, supports(case) and run(case, rank, emit)",
+    ),
+    "against": (("run_plain",), "name a Recipe, or a function below @step(recipe)"),
 }
 
 # The module that fills each bank: `mutants.B14` is the entry B14 of its `BANK`.
@@ -48,6 +60,8 @@ class Named:
     attribute: str
     # Only a library has one: the pinned release, unless the name has another.
     environment: Environment | None = None
+    # What it is: a candidate, or a recipe that a candidate is compared with.
+    role: Role = "candidate"
 
     @property
     def full(self) -> str:
@@ -88,23 +102,32 @@ class Named:
             return _from_bank(self)
         if self.environment:
             return _from_library(self, self.environment.library)
-        module = _from_file(self) if self.inside == "file" else _from_path(self)
-        candidate = getattr(module, self.attribute, None)
-        if candidate is None:
-            raise UnknownCandidate(
-                f"candidate={self.name}: {self.place} has no attribute {self.attribute!r}"
-            )
-        for part in ("name", "supports", "run"):
-            if not hasattr(candidate, part):
-                raise UnknownCandidate(
-                    f"candidate={self.name}: {self.attribute} lacks {part!r}; "
-                    "a candidate has a name, supports(case) and run(case, rank, emit)"
-                )
-        if isinstance(candidate, type) or not isinstance(candidate, Candidate):
-            raise UnknownCandidate(
-                f"candidate={self.name}: {self.attribute} is a class; name an instance of it"
-            )
+        candidate: Candidate = self._import()
         return candidate
+
+    def load_recipe(self) -> PlainTraining:
+        """Import and return a recipe, or a step with one; raise `UnknownCandidate` otherwise."""
+        recipe: PlainTraining = self._import()
+        return recipe
+
+    def _import(self) -> Any:
+        module = _from_file(self) if self.inside == "file" else _from_path(self)
+        found = getattr(module, self.attribute, None)
+        if found is None:
+            raise UnknownCandidate(
+                f"{self.role}={self.name}: {self.place} has no attribute {self.attribute!r}"
+            )
+        parts, words = PARTS[self.role]
+        for part in parts:
+            if not hasattr(found, part):
+                raise UnknownCandidate(
+                    f"{self.role}={self.name}: {self.attribute} lacks {part!r}; {words}"
+                )
+        if isinstance(found, type):
+            raise UnknownCandidate(
+                f"{self.role}={self.name}: {self.attribute} is a class; name an instance of it"
+            )
+        return found
 
 
 def locate(name: str) -> Named:
@@ -126,11 +149,30 @@ def locate(name: str) -> Named:
             f"candidate={name}: not built in; use {', '.join(BUILT_IN)}, one of those that "
             "`candidates list` names, path/to/file.py:NAME or package.module:NAME"
         )
+    return _outside(name, place, attribute, "candidate")
+
+
+def require_reference(name: str) -> str:
+    """Return a reference if a user can ask for it; raise `UnknownCandidate` otherwise."""
+    return name if name in (PLAIN, ITSELF) else locate_recipe(name).name
+
+
+def locate_recipe(name: str) -> Named:
+    """Read a recipe's name without importing it; raise `UnknownCandidate` as `locate` does."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise UnknownCandidate(
+            f"against={name}: use plain, self, path/to/file.py:RECIPE or package.module:RECIPE"
+        )
+    return _outside(name, place, attribute, "against")
+
+
+def _outside(name: str, place: str, attribute: str, role: Role) -> Named:
     if not place.endswith(".py"):
-        return Named(name, "module", place, attribute)
+        return Named(name, "module", place, attribute, role=role)
     if not Path(place).is_file():
-        raise UnknownCandidate(f"candidate={name}: there is no file {place}")
-    return Named(name, "file", place, attribute)
+        raise UnknownCandidate(f"{role}={name}: there is no file {place}")
+    return Named(name, "file", place, attribute, role=role)
 
 
 def require_trusted(name: str, source: str, typed: Collection[str] = ()) -> str:
@@ -144,6 +186,16 @@ def require_trusted(name: str, source: str, typed: Collection[str] = ()) -> str:
     raise UnknownCandidate(
         f"{source}: its candidate is {name}, whose code is not run unasked; if you trust it, add "
         f"--candidate {shlex.quote(name)}"
+    )
+
+
+def require_trusted_reference(against: str, source: str, typed: str | None = None) -> str:
+    """Return a reference that was read from a document, if it runs no code that is not trusted."""
+    if against == typed or not names_recipe(against):
+        return against
+    raise UnknownCandidate(
+        f"{source}: it is compared with {against}, whose code is not run unasked; if you trust "
+        f"it, add --against {shlex.quote(against)}"
     )
 
 
@@ -193,7 +245,7 @@ def _from_file(named: Named) -> ModuleType:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise UnknownCandidate(f"candidate={name}: {path} is not a Python file")
+        raise UnknownCandidate(f"{named.role}={name}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
@@ -203,7 +255,7 @@ def _from_file(named: Named) -> ModuleType:
         if not isinstance(error, Exception | SystemExit):
             raise
         raise UnknownCandidate(
-            f"candidate={name}: {path} does not import: {type(error).__name__}: {error}"
+            f"{named.role}={name}: {path} does not import: {type(error).__name__}: {error}"
         ) from error
     return module
 
@@ -213,6 +265,6 @@ def _from_path(named: Named) -> ModuleType:
         return importlib.import_module(named.place)
     except (Exception, SystemExit) as error:
         raise UnknownCandidate(
-            f"candidate={named.name}: module {named.place!r} does not import: "
+            f"{named.role}={named.name}: module {named.place!r} does not import: "
             f"{type(error).__name__}: {error}"
         ) from error

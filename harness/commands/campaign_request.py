@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
-from harness.against import ITSELF, PLAIN
+from harness.against import ITSELF, PLAIN, RECIPE_LIMITS, names_recipe
 from harness.campaign.request import NAMED, Request
 from harness.case.stated import read_stated
 from harness.commands.options import Campaign, Step
@@ -44,6 +44,10 @@ def read_request(
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )
+    if names_recipe(request.against):
+        from harness.campaign.case_source import narrow
+
+        request = narrow(request, RECIPE_LIMITS)
     return request, ranks
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from harness.against import names_recipe
 from harness.campaign.request import Request
 from harness.commands.campaign_request import read_keys, read_request
 from harness.commands.engines import open_engine
@@ -19,7 +20,7 @@ from harness.commands.options import (
     require_writable_report,
 )
 from harness.commands.ranks import open_pool
-from harness.commands.values import Count, Deadline, Default, Ranks
+from harness.commands.values import Count, Deadline, Default, Ranks, UsageError
 from harness.engine.lot import WHOLE, Part
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def run(*, options: Mutants = Mutants()) -> int:
     # Kernels and wrappers are not drawn: some mutants change masks, which the other kernels do not
     # take, or the reduction, which a wrapper does itself.
     request, ranks = read_request(options)
+    if names_recipe(request.against):
+        raise UsageError(
+            f"--against={request.against}: mutants are of the harness's own model; use plain or "
+            "self"
+        )
     require_writable_report(options)
 
     from rich.console import Console

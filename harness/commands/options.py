@@ -91,7 +91,7 @@ class Reference(Output):
 
     against: Compared | None = PLAIN
     """plain: compare with plain training of the harness's model; self: with the candidate's own
-    step at sp 1, whatever its model is"""
+    step at sp 1, whatever its model is; FILE:RECIPE: with plain training of that recipe"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from harness.commands.options import Device, Step
+from harness.against import PLAIN, names_recipe
+from harness.commands.options import Device, Reference, Step
 from harness.commands.values import UsageError
 from harness.engine.lot import WHOLE, Part
 from harness.engine.no_ranks import NoRanks
@@ -34,10 +35,13 @@ def open_pool(
 ) -> Iterator["RankPool"]:
     """Open a pool of so many ranks, on the device of the options, that loads these candidates.
 
+    It also loads the recipe that they are compared with, if the options name one.
+
     `worker` says which of several pools on this host it is: each gets its part of the devices.
     Raise `NoRanks` if the ranks cannot start.
     """
     from harness.candidates import interpreter, locate
+    from harness.candidates.registry import locate_recipe
     from harness.ranks.device import ImpossiblePlacement, choose_placement
     from harness.ranks.pool import CannotStart, RankPool
     from harness.report import explain_no_start
@@ -45,6 +49,8 @@ def open_pool(
 
     _refuse_pretence(options)
     named = [locate(name) for name in candidates]
+    against = (isinstance(options, Reference) and options.against) or PLAIN
+    recipes = [locate_recipe(against)] if names_recipe(against) else []
     homes = {candidate.home for candidate in named} - {""}
     if len(homes) > 1:
         raise UsageError(
@@ -72,8 +78,8 @@ def open_pool(
             nodes=nodes,
             deadline=options.deadline,
         ) as pool:
-            for candidate in named:
-                pool.load(candidate)
+            for code in (*named, *recipes):
+                pool.load(code)
             yield pool
     except CannotStart as error:
         raise NoRanks(explain_no_start(error.fault), error.fault.summary) from None

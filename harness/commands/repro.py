@@ -54,7 +54,8 @@ class Repro(Report, Judging, Step, Campaign):
     """run the cases of `check --seed S` to the first failure"""
     against: Compared | None = None
     """plain: compare with plain training of the harness's model; self: with the candidate's own
-    step at sp 1, whatever its model is; default: plain, or that of the bundle"""
+    step at sp 1, whatever its model is; FILE:RECIPE: with plain training of that recipe; default:
+    plain, or that of the bundle"""
 
 
 Lines = Annotated[
@@ -87,7 +88,10 @@ def _run_case(lines: Sequence[str], options: Repro) -> int:
     against: Against | None = options.against
     default = needed
     if bundle is not None:
-        against, default = against or bundle.origin.against, max(needed, bundle.ranks)
+        from harness.candidates.registry import require_trusted_reference
+
+        default = max(needed, bundle.ranks)
+        against = against or require_trusted_reference(bundle.origin.against, f"bundle={lines[0]}")
     ranks = default if options.ranks is None else options.ranks
     if ranks < needed:
         raise UsageError(f"--ranks={ranks}: {mesh} needs {needed} ranks")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn, get_args
 
 from cyclopts import Parameter, Token
 
-from harness.against import Requested
+from harness.against import ITSELF, PLAIN
 from harness.case import Dtype
 from harness.engine.lot import Part
 from harness.untrusted import BadInput
@@ -72,6 +72,15 @@ def _read_word(hint: Any, tokens: Tokens) -> str:
     return _require_known(tokens[-1], tokens[-1].value, get_args(hint))
 
 
+def _read_reference(_: object, tokens: Tokens) -> str:
+    from harness.candidates.registry import UnknownCandidate, require_reference
+
+    try:
+        return require_reference(tokens[-1].value)
+    except UnknownCandidate as error:
+        raise UsageError(f"--{error}") from None
+
+
 def _read_words(hint: Any, tokens: Tokens) -> tuple[str, ...]:
     known = get_args(get_args(hint)[0])
     words = tokens[-1].value.split(",")
@@ -131,4 +140,6 @@ Shard = Annotated[
 Folder = Annotated[Path, Parameter(metavar="DIR")]
 Candidates = Annotated[tuple[str, ...], Parameter(metavar="C")]
 Dtypes = Annotated[tuple[Dtype, ...], LIST]
-Compared = Annotated[Requested, WORD]
+Compared = Annotated[
+    str, Parameter(converter=_read_reference, metavar=f"{PLAIN}|{ITSELF}|FILE:RECIPE")
+]

@@ -122,7 +122,7 @@ def compare(
         scale=fit_scale(case, gradients) if gradients_differ else None,
         uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
-        at_edge=count_edge_targets(case, oracle.losses, trace.losses),
+        at_edge=count_edge_targets(case, oracle.get("nll"), trace.losses),
         silent=case.sp > 1 and assembly.silent,
         stood_in=assembly.stood_in,
         loss=(float(oracle["loss"].values), float(trace["loss"].values)),

@@ -31,7 +31,7 @@ def vacuity(
         or assembly.unemitted
         or _computed_elsewhere(assembly)
         or _not_parallel(case, assembly, of_our_model=of_our_model)
-        or _edges_unjudged(case, oracle.losses, assembly.trace.losses)
+        or _edges_unjudged(case, oracle.get("nll"), assembly.trace.losses)
         or ("" if of_our_model else _emitted_at_sp_1_only(case, oracle, assembly))
     )
 
@@ -125,22 +125,26 @@ def _largest_table(case: Case, rows: Sequence[Row]) -> int:
     return max(len(part) * max(len(rows[number]) for number in part) for part in parts)
 
 
-def _edges_unjudged(case: Case, oracle_nll: Entry, nll: Entry) -> str:
+def _edges_unjudged(case: Case, oracle_nll: Entry | None, nll: Entry) -> str:
     """Return a reason if the case has labels across shard edges and none of them was judged."""
     if len(_edge_tokens(case, nll)) and not count_edge_targets(case, oracle_nll, nll):
         return "no supervised label at a shard edge was examined"
     return ""
 
 
-def count_edge_targets(case: Case, oracle_nll: Entry, nll: Entry) -> int | None:
+def count_edge_targets(case: Case, oracle_nll: Entry | None, nll: Entry) -> int | None:
     """Return how many targets were judged whose label is on another rank than their loss.
 
-    Returns None if not every token has an owner.
+    Returns None if not every token has an owner. A reference without losses of tokens judges all
+    of them, by the loss and the gradients.
     """
     if nll.owners is None or nll.tokens is None or len(nll.tokens) < case.tokens:
         return None
+    edges = _edge_tokens(case, nll)
+    if oracle_nll is None:
+        return len(edges)
     judged = () if oracle_nll.tokens is None else oracle_nll.tokens
-    return int(np.isin(_edge_tokens(case, nll), judged).sum())
+    return int(np.isin(edges, judged).sum())
 
 
 def _edge_tokens(case: Case, nll: Entry) -> Tokens:

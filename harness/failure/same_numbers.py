@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from harness.against import ITSELF, NAMES, PLAIN
+from harness.against import ITSELF, PLAIN, reference_name
 from harness.candidates import locate
 from harness.candidates.bank import Mutant
 from harness.candidates.own.mutants import BANK
@@ -30,7 +30,8 @@ def find_same_numbers(failure: Comparison, session: Session) -> tuple[list[Mutan
     They are compared on the failing case and on cases like it. The candidate itself is left out.
     """
     if failure.against != PLAIN:
-        reference = "itself" if failure.against == ITSELF else NAMES[failure.against]
+        is_own = failure.against == ITSELF
+        reference = "itself" if is_own else reference_name(failure.case, failure.against)
         return [], f"known bugs are of our own model, and the step is compared with {reference}"
     until = time.monotonic() + SECONDS
     ask = Asked(locate(failure.candidate), session, until)

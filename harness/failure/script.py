@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import harness
-from harness.against import ITSELF, PLAIN, RECIPE
+from harness.against import ITSELF, PLAIN, RECIPE, names_recipe, reference_name
 from harness.candidates import locate
 from harness.candidates.beside import held
 from harness.candidates.published.environment import Environment
@@ -71,12 +71,13 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     """Return the text of the script; raise `NoScript` if it could show nothing."""
     if comparison is None or not comparison.verdict.failed:
         raise NoScript("there is nothing to show: no case failed")
-    if comparison.against == RECIPE:
-        raise NoScript("a step with a recipe needs the harness; `harness repro` shows it")
     fault = comparison.fault
     if fault and (fault.kind not in VISIBLE_FAULTS or fault.last_key == ASKING):
         raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
     source = source_of(comparison.candidate)
+    # A step with a recipe has plain training with it, which the script computes as well.
+    name = locate(comparison.candidate).attribute
+    call = f"{source.call}, {name}.run_plain" if comparison.against == RECIPE else source.call
     headline, _, first_line, *lines = explain(comparison).splitlines()
     comments = [line[2:] for line in lines if line[2:9].strip() in COMMENT_LABELS]
     needed = max(case.ranks for case in (*comparison.before, comparison.case))
@@ -85,7 +86,9 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
         ranks="one rank that it starts" if ranks == 1 else f"{ranks} ranks that it starts",
-        reference=REFERENCES[comparison.against],
+        reference=REFERENCES.get(
+            comparison.against, reference_name(comparison.case, comparison.against)
+        ),
         needs=textwrap.fill(f"{needs}.", WIDTH, break_on_hyphens=False),
     )
     future, text = _split_source(source.text)
@@ -100,7 +103,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
             *(f"    {line}\n" for line in literals),
             f")\n{START}\n",
             f"# {'-' * 40} the step\n\n{text.strip()}\n\n# {'-' * 48}\n\n",
-            f"failure_shown.judge({source.call})\n",
+            f"failure_shown.judge({call})\n",
         )
     )
 
@@ -124,6 +127,9 @@ def _literals(comparison: Comparison, says: str, placement: str, deadline: float
         for index, expected, got in _elements(comparison):
             yield f"    {index}: ({_number(expected)}, {_number(got)}),"
         yield "},"
+    if names_recipe(comparison.against) and comparison.case.dtype == "fp64":
+        yield "# What asks for fp32 gets fp64, as in plain training of the recipe."
+        yield "exactly=True,"
     if comparison.loss:
         yield f"loss=({', '.join(map(_number, comparison.loss))}),"
     yield f"placement={placement!r},"

@@ -11,8 +11,9 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from harness.importing import without_a_search_for_garbage
 from harness.processes.descendants import bury_all_below
 from harness.rank_program.placement import PLACEMENT, Placement
 from harness.supervision.host import rank_environments
-from harness.trace import Fault, Fragment, Trace, assemble
+from harness.trace import Assembly, Fault, Fragment, Trace, assemble
 from harness.wire.messages import Order
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Scripted:
     # Expected and got by index; in a tensor of tokens, the index begins with the token's number.
     elements: Mapping[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
     loss: tuple[float, float] | None = None
+    # Whether the step computes in fp64 throughout.
+    exactly: bool = False
     # The devices, the transport of collectives, and how many ranks share a device.
     placement: str = "cpu gloo 1"
     # Seconds for each case.
@@ -67,10 +70,14 @@ class Scripted:
             sys.exit(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
-    def judge(self, step: Step) -> None:
-        """On a rank, run the cases; rank 0 reports how the last one ends."""
+    def judge(self, step: Step, plain: Callable[..., None] | None = None) -> None:
+        """On a rank, run the cases; rank 0 reports how the last one ends.
+
+        With `plain`, rank 0 also computes plain training of the step's recipe, and compares the
+        step with that instead of with the numbers that the script states.
+        """
         try:
-            self._judge(step, Path(os.environ[FOLDER]), int(os.environ["RANK"]))
+            self._judge(step, plain, Path(os.environ[FOLDER]), int(os.environ["RANK"]))
         except Exception:  # noqa: BLE001 - torch would print it late, and for one rank only
             error = traceback.format_exc()
             print(f"rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)  # noqa: T201
@@ -90,7 +97,9 @@ class Scripted:
         self._print("FAULT", f"fault   a rank {end}", *filter(None, stacks))
         return FAULT
 
-    def _judge(self, step: Step, folder: Path, index: int) -> None:
+    def _judge(
+        self, step: Step, plain: Callable[..., None] | None, folder: Path, index: int
+    ) -> None:
         from torch import distributed as dist
 
         from harness.rank_program.mesh import Meshes
@@ -104,32 +113,46 @@ class Scripted:
             for case in map(parse, self.cases):
                 meshes.build(case.dp, case.sp)
                 faulthandler.dump_traceback_later(self.deadline, exit=True, file=stack)
-                fragments = _run(case, step, meshes) if index < case.ranks else []
+                is_in = index < case.ranks
+                fragments = _run(case, self._whole(step), meshes) if is_in else []
                 by_rank: list[list[Fragment]] = [[] for _ in range(dist.get_world_size())]
                 dist.all_gather_object(by_rank, fragments)
             faulthandler.cancel_dump_traceback_later()
         if index == 0:
-            status = self._report(case, by_rank[: case.ranks])
+            expected = Trace()
+            if plain is not None:
+                exactly = partial(plain, variant="plain", exactly=True)
+                trained = assemble(case, [_run(case, exactly, meshes)])
+                expected = trained.trace if isinstance(trained, Assembly) else expected
+            status = self._report(case, by_rank[: case.ranks], expected)
             (folder / STATUS).write_text(str(status))
         dist.destroy_process_group()
 
-    def _report(self, case: Case, by_rank: list[list[Fragment]]) -> int:
+    def _whole(self, step: Step) -> Step:
+        """Return the step, in fp64 throughout if it must be."""
+        from harness.recipes.exact import exact
+
+        return exact()(step) if self.exactly else step
+
+    def _report(self, case: Case, by_rank: list[list[Fragment]], plain: Trace) -> int:
         """Print the verdict on the fragments of the ranks; return the exit status."""
         assembly = assemble(case, by_rank)
         if isinstance(assembly, Fault):
             self._print("FAULT", f"fault   {assembly.summary}")
             return FAULT
         misfits = [f"{m.key}: {m.kind}, {m.tokens or m.ranks}" for m in assembly.misfits]
-        wrong = misfits or list(self._wrong_elements(assembly.trace))
+        wrong = misfits or list(self._wrong_elements(assembly.trace, plain))
         if wrong:
             self._print("DIVERGED", self.says, *wrong)
             return DIVERGED
         self._print("GONE", "now     no rank crashed or hung, and no element stated here is wrong")
         return PASSED
 
-    def _wrong_elements(self, trace: Trace) -> Iterator[str]:
+    def _wrong_elements(self, trace: Trace, plain: Trace) -> Iterator[str]:
         """Yield a line for each stated element that is still wrong."""
-        for index, (expected, was) in self.elements.items():
+        for index, (stated, was) in self.elements.items():
+            trained = plain.get(self.key)
+            expected = stated if trained is None else trained.values[index].item()
             got = trace[self.key].values[index].item()
             # Negated, because every comparison with NaN is false.
             if not abs(got - expected) <= self.allowed:

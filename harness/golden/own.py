@@ -1,14 +1,14 @@
 """Own goldens: what a candidate's own reference computes in fp64.
 
 They serve candidates with a model or a loss of their own. The reference is plain training of the
-candidate's recipe, or its step at sp 1 if it has none. Such a golden names its candidate, whose
-code runs only if the user names it as well.
+candidate's recipe or of one that the user named, or the candidate's step at sp 1. Such a golden
+names its candidate and such a recipe, whose code runs only if the user names it as well.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from harness.against import ITSELF, PLAIN, RECIPE, Against
+from harness.against import ITSELF, PLAIN, Against, is_reference, reference_name
 from harness.candidates import locate
 from harness.case import parse
 from harness.compare import Change, drift
@@ -20,9 +20,6 @@ from harness.judge import Job, Session
 from harness.judge.stages import own_reference
 from harness.trace import Fault, Trace
 
-# What a candidate can be compared with that is its own.
-OWN: tuple[Against, ...] = (ITSELF, RECIPE)
-
 
 def candidate_of(golden: Golden) -> str:
     """Return the candidate whose numbers a golden holds; empty if they are plain training's."""
@@ -31,14 +28,14 @@ def candidate_of(golden: Golden) -> str:
 
 def against_of(golden: Golden) -> Against:
     """Return what that candidate is compared with."""
-    stated = golden.stored.made.get(AGAINST)
-    return next((own for own in OWN if own == stated), PLAIN)
+    stated = golden.stored.made.get(AGAINST, PLAIN)
+    return stated if is_reference(stated) else PLAIN
 
 
 def is_own(golden: Golden) -> bool:
     """Return whether it is an own golden: fp64 numbers of a candidate's own reference."""
     is_exact = parse(golden.stored.case).dtype == "fp64"
-    return bool(candidate_of(golden)) and against_of(golden) in OWN and is_exact
+    return bool(candidate_of(golden)) and against_of(golden) != PLAIN and is_exact
 
 
 def with_candidate(goldens: Mapping[str, Golden], candidate: str) -> dict[str, Golden]:
@@ -75,7 +72,8 @@ def find_unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterato
     for name, golden in goldens.items():
         against, candidate = against_of(golden), candidate_of(golden)
         now = own_reference(Job(golden.vector.case, locate(candidate), against), session.pool)
-        where = "at sp 1" if against == ITSELF else "in plain training of its recipe"
+        is_itself = against == ITSELF
+        where = "at sp 1" if is_itself else f"in {reference_name(golden.vector.case, against)}"
         if isinstance(now, Trace):
             moved = drift(golden.stored.trace, now)
             if moved.change is Change.SEMANTIC:

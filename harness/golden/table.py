@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from harness.against import AGAINST_ITSELF, ITSELF
+from harness.against import ITSELF, compared_with
 from harness.campaign.table import print_plain
 from harness.compare import Change, Comparison, Drift
 from harness.golden.contents import Golden
@@ -76,8 +76,9 @@ def show_verified(verified: GoldenResults, doubted: Mapping[str, str], console: 
     for verdict, reasons in (("KNOWN", verified.listed), ("UNSUPPORTED", verified.refused)):
         for reason, count in sorted(reasons.items()):
             print_plain(console, f"{verdict}: {count} x {reason}")
-    if verified.against[ITSELF]:
-        print_plain(console, f"{verified.against[ITSELF]} runs are {AGAINST_ITSELF}")
+    for against, count in verified.against.items():
+        if told := compared_with(against):
+            print_plain(console, f"{count} runs are {told}")
     for name, keys in verified.uncompared.items():
         print_plain(
             console, f"{name}: {describe_uncompared([*keys], itself=verified.against[ITSELF] > 0)}"

@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from harness.against import RECIPE
+from harness.against import PLAIN, is_of_recipe
 from harness.golden.damage import BadGolden
 from harness.golden.vector import read_record
 from harness.trace import Entry, Trace, is_required
@@ -75,7 +75,7 @@ def parse_tensors(name: str, data: bytes) -> Stored:
         raise BadGolden(f"is not a whole safetensors file: {_on_one_line(error)}") from None
     trace = _read_trace(header.keys, arrays)
     lacks_nll = "nll" not in trace or trace["nll"].tokens is None
-    if "loss" not in trace or (lacks_nll and header.made.get(AGAINST) != RECIPE):
+    if "loss" not in trace or (lacks_nll and not is_of_recipe(header.made.get(AGAINST, PLAIN))):
         raise BadGolden("keys: nll with its tokens, and loss, must be among them")
     return Stored(name, header.case, trace, header.made)
 

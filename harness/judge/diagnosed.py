@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from harness.against import PLAIN, RECIPE
+from harness.against import PLAIN, is_of_recipe
 from harness.anomalies import RUN_DEPENDENT
 from harness.candidates import Named, locate
 from harness.case import Case
@@ -53,8 +53,8 @@ def add_diagnosis(
     if failure.before or failure.ranks or failure.seen_as in RUN_DEPENDENT:
         # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
-    if failure.against == RECIPE:
-        job = Job(failure.case, locate(failure.candidate))
+    if is_of_recipe(failure.against):
+        job = Job.again(failure)
         until = clock() + seconds
         looks = diagnose_by_recipe(failure, job, session.pool, lambda: clock() < until)
         return replace(failure, diagnosis=looks)

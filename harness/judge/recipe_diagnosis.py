@@ -38,7 +38,7 @@ def diagnose_by_recipe(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> tuple[Look, ...]:
     """Return the name that fits all wrong cases near a failure; empty if none does."""
-    names = list(pool.hypotheses(job.candidate))
+    names = list(pool.hypotheses(job.recipe))
     factors: dict[str, set[str]] = {name: set() for name in names}
     count = 0
     for wrong in islice(_wrong_cases(failure, job, pool, has_time), WRONG):
@@ -78,7 +78,7 @@ def _wrong_cases(
     for each in islice(near, TRIED):
         if not has_time():
             return
-        run = ask_ranks(Job(each, job.candidate), pool)
+        run = ask_ranks(replace(job, case=each), pool)
         comparison, outcome = measure(run), run.outcome()
         if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
             assert isinstance(outcome, Assembly)
@@ -94,7 +94,7 @@ def _predictions(names: list[str], case: Case, job: Job, pool: RankPool) -> dict
     predictions: dict[str, Trace] = {}
     faults = 0
     for name in names:
-        outcome = pool.run(case, job.candidate, oracle=True, plain=name)
+        outcome = pool.run(case, job.recipe, oracle=True, plain=name)
         if isinstance(outcome, Assembly):
             predictions[name] = outcome.trace
         else:

@@ -1,4 +1,4 @@
-"""Plain training of a candidate's own recipe, as the reference of its step.
+"""Plain training of a recipe, the candidate's own or a named one, as the reference of a step.
 
 A rank runs it, because a recipe is code of a stranger, as the step is. Before a step is blamed,
 the recipe runs again, with rows padded further and in another order. If its loss depends on
@@ -9,7 +9,6 @@ how much of an error is rounding.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.against import NAMES, RECIPE
 from harness.case import Case
 from harness.compare import ROUNDING_NUDGE, doubt
 from harness.compare.budget import ROUNDING
@@ -56,13 +55,13 @@ def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
 
 
 def recipe_references(
-    runs: Sequence[PlainRun], outcomes: Sequence[Outcome]
+    runs: Sequence[PlainRun], outcomes: Sequence[Outcome], name: str
 ) -> list[Trace] | Fault | Unsupported:
-    """Return the oracle and all baselines, or why there are none."""
+    """Return the oracle and all baselines, or why there are none; `name` is for the latter."""
     traces: list[Trace] = []
     for outcome in outcomes:
         if isinstance(outcome, Fault):
-            return replace(outcome, summary=f"{NAMES[RECIPE]}: {outcome.summary}")
+            return replace(outcome, summary=f"{name}: {outcome.summary}")
         assert isinstance(outcome, Assembly), "plain training has no limits"
         traces.append(_in_order(outcome.trace))
     oracle, *others = traces
@@ -72,7 +71,7 @@ def recipe_references(
         if why:
             is_moved = run.case.nudge != runs[0].case.nudge
             change = "weights move by a rounding" if is_moved else CHANGES[run.variant]
-            summary = f"{NAMES[RECIPE]} comes out otherwise when {change}: {why}"
+            summary = f"{name} comes out otherwise when {change}: {why}"
             return Fault(kind=Kind.REFERENCE, summary=summary)
         if not run.is_exact or run.case.dtype == "fp64":
             baselines.append(trace)

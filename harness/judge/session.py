@@ -49,7 +49,7 @@ class Session:
         try:
             while True:
                 for job in islice(remaining, AHEAD - len(under_way)):
-                    if not self.pool.knows(job.candidate):
+                    if not (self.pool.knows(job.candidate) and self.pool.knows(job.recipe)):
                         # Only idle ranks can be asked what they are about to run.
                         _await(under_way)
                     under_way.append(ask_ranks(job, self.pool))

@@ -12,15 +12,25 @@ From stage 4 on, each takes a comparison and returns one. `Session` runs the sta
 may come after them, to name a failure by experiments.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
-from harness.against import ITSELF, NAMES, PLAIN, RECIPE, needs_own_mesh
+from harness.against import (
+    ITSELF,
+    PLAIN,
+    RECIPE,
+    RECIPE_LIMITS,
+    is_of_recipe,
+    names_recipe,
+    needs_own_mesh,
+    reference_name,
+)
 from harness.case import Case
-from harness.case.stated import spans_all_ranks
+from harness.case.stated import spans_all_ranks, violated_limit
 from harness.compare import (
     Comparison,
     Look,
@@ -31,6 +41,7 @@ from harness.compare import (
     unsupported_comparison,
 )
 from harness.compare.columns import BatchColumn, columns_of
+from harness.compare.missing_keys import key_fault
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import second_opinion, self_reference
 from harness.judge.job import Job
@@ -78,8 +89,9 @@ class Run:
     def own_references(self) -> list[Trace] | Fault | Unsupported:
         """Return the oracle and baselines of the own runs, or why they give none."""
         case, outcomes = self.job.case, self._own_outcomes
-        if self.job.against == RECIPE:
-            return recipe_references(self._plain_runs, outcomes)
+        if is_of_recipe(self.job.against):
+            name = reference_name(case, self.job.against)
+            return recipe_references(self._plain_runs, outcomes, name)
         runs = [run for run in self.own_runs if isinstance(run, SelfRun)]
         outcomes = tuple(map(self._without_idle_ranks, runs, outcomes))
         return self_reference.references(case, runs, outcomes)
@@ -110,23 +122,37 @@ def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
         # What is stored of our own plain training is not what the recipe computes.
         job = replace(job, against=RECIPE, stored=None)
     reason = pool.placement.refuses(job.case)
-    if job.against == ITSELF and has_recipe:
-        reason = "its recipe is what it is compared with; leave out --against self"
-    if job.case.columns != "drawn" and not has_recipe:
+    if has_recipe and job.against != RECIPE:
+        reason = f"its recipe is what it is compared with; leave out --against {job.against}"
+    if job.case.columns != "drawn" and not has_recipe and not names_recipe(job.against):
         reason = f"columns={job.case.columns}: it has no recipe, so no column is drawn"
     if job.against == ITSELF and job.case.sp == 1:
         reason = "sp 1 is what it is compared with"
-    if reason is not None:
-        return Run(job, pool, traced, _outcome=Unsupported(reason))
+    refusal = Unsupported(reason) if reason else _outside_named_recipe(job, pool)
+    if refusal is not None:
+        return Run(job, pool, traced, _outcome=refusal)
     runs = _own_runs(job, again=False) if job.stored is None else ()
     _submit_own_runs(runs, job, pool, traced=traced)
-    pool.submit(job.case, job.candidate, traced=traced, learns=job.against == ITSELF)
+    # What computes as a recipe does keeps fp64 where the recipe does.
+    exactly = names_recipe(job.against) and job.case.dtype == "fp64"
+    learns = job.against == ITSELF
+    pool.submit(job.case, job.candidate, traced=traced, learns=learns, exactly=exactly)
     return Run(job, pool, traced, runs)
+
+
+def _outside_named_recipe(job: Job, pool: RankPool) -> Unsupported | None:
+    """Return why the recipe that is named has no plain training of the case; or None."""
+    if not names_recipe(job.against):
+        return None
+    # Ranks load it now, so that a bad name is not taken for a fault of the candidate.
+    pool.hypotheses(job.recipe)
+    limit = violated_limit(job.case, RECIPE_LIMITS, pool.size)
+    return Unsupported(f"the limits of a recipe are {limit}", RECIPE_LIMITS) if limit else None
 
 
 def _own_runs(job: Job, *, again: bool) -> OwnRuns:
     """Return the runs that make the reference of a job; none if the controller computes it."""
-    if job.against == RECIPE:
+    if is_of_recipe(job.against):
         return tuple(plain_runs(job.case, again=again))
     if job.against == ITSELF:
         return tuple(self_reference.self_runs(job.case, again=again))
@@ -137,7 +163,7 @@ def _submit_own_runs(own_runs: OwnRuns, job: Job, pool: RankPool, *, traced: boo
     for run in own_runs:
         exact = run.is_exact
         if isinstance(run, PlainRun):
-            pool.submit(run.case, job.candidate, traced=traced, oracle=exact, plain=run.variant)
+            pool.submit(run.case, job.recipe, traced=traced, oracle=exact, plain=run.variant)
         else:
             pool.submit(run.case, job.candidate, traced=traced, oracle=exact, learns=True)
 
@@ -163,7 +189,7 @@ def ask_references(run: Run) -> Sequence[Trace] | Fault | Unsupported:
         # This does not wait for the outcome, so the ranks work meanwhile.
         return reference_traces(job.case, traced=run.traced)
     outcome = run.outcome()
-    if job.against == RECIPE and isinstance(outcome, Fault):
+    if is_of_recipe(job.against) and isinstance(outcome, Fault):
         # If the recipe fails as well, it is to blame: the step calls the same model.
         references = run.own_references()
         return references if isinstance(references, Fault) else ()
@@ -174,8 +200,8 @@ def measure(run: Run) -> Comparison:
     """Compare the outcome with its references, and name a failure by its own tensors."""
     pool, job = run.pool, run.job
     options = options_for(pool.placement, pool.size, pool.deadlines.case)
-    if job.against == ITSELF:
-        options = (*options, "--against", job.against)
+    if job.against == ITSELF or names_recipe(job.against):
+        options = (*options, "--against", shlex.quote(job.against))
     comparison = replace(_compared(run), against=job.against, options=options)
     return replace(comparison, columns=run.columns) if comparison.verdict.failed else comparison
 
@@ -195,8 +221,15 @@ def _compared(run: Run) -> Comparison:
     assert not isinstance(references, Fault | Unsupported)
     oracle, *baselines = references
     if run.job.against != PLAIN:
+        if names_recipe(run.job.against):
+            if "nll" not in outcome.trace:
+                # It shows which rank holds which token.
+                return fault_comparison(case, candidate, key_fault("nll", "was never emitted"))
+            # A metric of the recipe is compared if the candidate emits it.
+            oracle = oracle.only([k for k in oracle if is_required(k) or k in outcome.trace])
         baselines = baselines or [oracle]
-        source = NAMES[RECIPE] if run.job.against == RECIPE else "its own step at sp 1"
+        is_recipe = is_of_recipe(run.job.against)
+        source = reference_name(case, run.job.against) if is_recipe else "its own step at sp 1"
         compared = case, candidate, oracle, baselines, outcome
         comparison = compare(*compared, of_our_model=False, reference=source)
         comparison = replace(comparison, against=run.job.against)
@@ -336,11 +369,12 @@ def hold_to_listed(comparison: Comparison, pool: RankPool) -> Comparison:
 def own_reference(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
     """Return the required keys of the candidate's own oracle in fp64: its recipe, or its step."""
     reason = pool.placement.refuses(job.case)
-    if reason is not None:
-        return Unsupported(reason)
+    refusal = Unsupported(reason) if reason else _outside_named_recipe(job, pool)
+    if refusal is not None:
+        return refusal
     exact = replace(job, case=replace(job.case, dtype="fp64", mixed=False))
     # A recipe must show that it is a function of its batch.
-    own_runs = _own_runs(exact, again=job.against == RECIPE)
+    own_runs = _own_runs(exact, again=is_of_recipe(job.against))
     references = Run(exact, pool).with_own_runs(own_runs, traced=False).own_references()
     if not isinstance(references, list):
         return references

@@ -17,19 +17,21 @@
 5. `needs` skips tests on machines without their device, and `placement` says where ranks run.
 """
 
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Callable, Iterator
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.against import PLAIN, Against, Requested
+from harness.against import PLAIN, Against
 from harness.plugin import current_test, failures, needs, profiles
 from harness.plugin.current_test import RUNNING
 from harness.plugin.failures import NotProven
 from harness.plugin.session_record import SESSION, SessionRecord
+from harness.untrusted import BadInput
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -60,9 +62,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--harness-against",
         default=PLAIN,
-        choices=get_args(Requested),
+        type=_read_reference,
+        metavar="plain|self|FILE:RECIPE",
         help="plain: compare with plain training; self: with the candidate's own step at sp 1; "
-        "default: plain",
+        "FILE:RECIPE: with plain training of that recipe; default: plain",
     )
     group.addoption(
         "--harness-ranks",
@@ -87,6 +90,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         choices=("pass", "fail"),
         help="what a bug comes to that is listed of a published package; default: fail",
     )
+
+
+def _read_reference(text: str) -> Against:
+    from harness.candidates import require_reference
+
+    try:
+        return require_reference(text)
+    except BadInput as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -140,7 +152,7 @@ def harness_candidate(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def harness_against(pytestconfig: pytest.Config) -> Against:
-    """The reference of candidates, `plain` or `self`, as given on the command line."""
+    """The reference of candidates, `plain`, `self` or a recipe, as given on the command line."""
     against: Against = pytestconfig.getoption("--harness-against")
     return against
 
@@ -176,7 +188,7 @@ def harness_evaluate(
 
     The candidate and `against` default to those of the command line.
     """
-    from harness.candidates import locate
+    from harness.candidates import locate, require_reference
     from harness.judge import Job, Session
     from harness.judge.known import mark_known
 
@@ -185,8 +197,8 @@ def harness_evaluate(
     def judge(
         case: "Case", candidate: str = harness_candidate, *, against: Against = harness_against
     ) -> "Comparison":
-        if against not in get_args(Requested):
-            raise ValueError(f"against={against!r}: use one of {', '.join(get_args(Requested))}")
+        if against != harness_against:
+            against = require_reference(stash[RUNNING].find_beside(against))
         if candidate != harness_candidate:
             candidate = stash[RUNNING].find_beside(candidate)
         comparison = session.judge_one(Job(case, locate(candidate), against))
@@ -261,6 +273,7 @@ def harness_cases(
             coverage.asked |= Counter(impossible_values(limits[candidate], ranks, **options))
             running.drawn[candidate] = named_fields(**options)
             options = {"against": harness_against, **options}
+            options["against"] = running.find_beside(options["against"])
             return strategy_for(candidate, limits[candidate], ranks, **options)
         except CannotStart as error:
             why = explain_no_start(error.fault)

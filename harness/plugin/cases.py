@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.against import ITSELF, Against
+from harness.against import ITSELF, RECIPE_LIMITS, Against, names_recipe
 from harness.campaign.case_source import NothingToDraw, drawing_arguments, narrow
 from harness.campaign.coverage import sharing_requirement
 from harness.campaign.request import Request
@@ -51,6 +51,8 @@ def strategy_for(
         if not drawn["sps"]:
             raise NothingToDraw("sp 1 is what against='self' compares with; ask for a larger one")
     request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **drawn)
+    if names_recipe(against):
+        request = narrow(request, RECIPE_LIMITS)
     least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
     fitting = {"min_ranks": least, "max_ranks": ranks}
     return cases(**{**drawing_arguments(narrow(request, limits)), **fitting, **further})

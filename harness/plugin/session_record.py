@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import to_builtins as asdict
 
-from harness.against import AGAINST_ITSELF, ITSELF
+from harness.against import compared_with
 from harness.campaign.bias import Leanings
 from harness.campaign.bounds import Bounds
 from harness.campaign.counts import add_by_name
@@ -151,7 +151,7 @@ class SessionRecord:
             f"{total} cases judged in {launches}, {examined}",
             *(f"{count} UNSUPPORTED: {reason}" for reason, count in self.refused.most_common()),
             *self._bounds_lines(),
-            *([AGAINST_ITSELF] if self.against[ITSELF] else []),
+            *filter(None, map(compared_with, sorted(self.against))),
         ]
 
     def _bounds_lines(self) -> list[str]:

@@ -3,7 +3,8 @@
 import os
 import time
 import traceback
-from typing import TYPE_CHECKING, NoReturn, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NoReturn
 
 from torch import distributed as dist
 
@@ -13,8 +14,9 @@ from harness.case import parse
 from harness.rank_program.hardware import count_allocations, describe_hardware
 from harness.rank_program.mesh import Meshes
 from harness.rank_program.placement import join_ranks
-from harness.rank_program.support_query import hypotheses, load
+from harness.rank_program.support_query import hypotheses, load, load_recipe
 from harness.rank_program.warm_up import warm_up
+from harness.recipes.exact import exact
 from harness.watch.activations import bytes_to_peers
 from harness.watch.flight_recorder import log
 from harness.watch.recorder import Recorder
@@ -23,7 +25,6 @@ from harness.wire.messages import Finished, Mesh, Raised, Ready, Run
 from harness.wire.payload import pack
 
 if TYPE_CHECKING:
-    from harness.candidates.protocol import HasRecipe
     from harness.rank_program.controller_link import Controller
 
 # The most characters of an exception's text, and of each piece of its traceback.
@@ -75,16 +76,17 @@ class CaseLoop:
             learns=request.learns,
         )
         allocations = count_allocations(self._device)
-        candidate, refusal, limits = load(request, case, recorder)
+        recipe = load_recipe(request) if request.plain and not request.is_load_only else None
+        candidate, refusal, limits = (None, "", "") if recipe else load(request, case, recorder)
         dp, sp = (1, 1) if request.plain else (case.dp, case.sp)
         seat = self._meshes.seat(dp, sp)
         self._gate.wait()
+        if recipe:
+            recipe.run_plain(case, seat.rank, recorder, request.plain, exactly=request.oracle)
         if candidate:
-            if request.plain:
-                run_plain = cast("HasRecipe", candidate).run_plain
-                run_plain(case, seat.rank, recorder, request.plain, exactly=request.oracle)
-            else:
+            with exact() if request.exactly else nullcontext():
                 candidate.run(case, seat.rank, recorder)
+        if recipe or candidate:
             # The step may have imported more modules.
             require_own(request.folder)
         fragments = recorder.fragments()

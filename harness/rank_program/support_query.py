@@ -1,11 +1,15 @@
 """Load a candidate and ask what it supports: both run its code, and so only ranks do it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch.distributed import get_world_size
 
 from harness.against import asking
 from harness.candidates import Candidate, locate
 from harness.candidates.beside import put_first, require_own
-from harness.candidates.registry import UnknownCandidate
+from harness.candidates.protocol import PlainTraining
+from harness.candidates.registry import UnknownCandidate, locate_recipe
 from harness.case import Case
 from harness.case.stated import InvalidField, require_valid_limits, violated_limit
 from harness.importing import without_a_search_for_garbage
@@ -19,15 +23,12 @@ OF_WHAT_IS_JUDGED = ("dtype", "mixed")
 
 
 def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None, str, str]:
-    """Return the candidate if it is to run the case; or None, a refusal, and its limits.
+    """Return the candidate if its step is to run the case; or None, a refusal, and its limits.
 
     Limits are returned only if they exclude the case, or if the candidate was only to be loaded.
     """
     if request.is_load_only:
         return None, *_try_to_load(request)
-    if request.plain:
-        # The limits are those of the step.
-        return _load(request), "", ""
     recorder.note_progress(ASKING)
     candidate = _load(request)
     limits = getattr(candidate, "limits", "")
@@ -43,9 +44,18 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
     return None, reason, limits if limit else ""
 
 
+def load_recipe(request: Run) -> PlainTraining:
+    """Return the recipe, or the step with one, whose plain training is to run."""
+    with _importing(request.folder):
+        return locate_recipe(request.candidate).load_recipe()
+
+
 def _try_to_load(request: Run) -> tuple[str, str]:
-    """Return what is wrong with the code of the candidate, or else its limits."""
+    """Return what is wrong with the code of the candidate or recipe, or else its limits."""
     try:
+        if request.plain:
+            load_recipe(request)
+            return "", ""
         limits = getattr(_load(request), "limits", "")
         require_valid_limits(limits)
     except UnknownCandidate as error:
@@ -60,14 +70,22 @@ def hypotheses(request: Run) -> list[str]:
 
     A candidate without a recipe has none.
     """
+    if request.plain:
+        return list(load_recipe(request).hypotheses)
     return list(getattr(locate(request.candidate).load(), "hypotheses", ()))
 
 
 def _load(request: Run) -> Candidate:
-    put_first(request.folder)
+    with _importing(request.folder):
+        return locate(request.candidate).load()
+
+
+@contextmanager
+def _importing(folder: str) -> Iterator[None]:
+    put_first(folder)
     try:
         with without_a_search_for_garbage():
-            return locate(request.candidate).load()
+            yield
     finally:
         # A module from another folder may be the reason why it does not load.
-        require_own(request.folder)
+        require_own(folder)

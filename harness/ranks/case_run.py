@@ -33,8 +33,11 @@ class CaseRun:
     is_load_only: bool = False
     # Whether no other case may be under way meanwhile.
     is_exclusive: bool = False
-    # The variant of plain training of the recipe that one rank runs; "" for the step itself.
+    # The variant of plain training that one rank runs, of a recipe, or of a step with one; "" for
+    # a step itself.
     plain: str = ""
+    # Whether the step computes in fp64 throughout, as plain training of a recipe does.
+    exactly: bool = False
     # The number under which the ranks know it; 0 until they have it.
     run: int = 0
     # By rank.

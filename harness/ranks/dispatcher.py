@@ -124,6 +124,7 @@ class Dispatcher:
             learns=case_run.learns,
             is_load_only=case_run.is_load_only,
             plain=case_run.plain,
+            exactly=case_run.exactly,
         )
         self._send(range(case_run.ranks), run)
 

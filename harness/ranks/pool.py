@@ -74,8 +74,8 @@ class RankPool:
         # Further pools, by their size.
         self._pools_beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
-        # By foreign candidate: its limits, and what can be wrong with it.
-        self._known: dict[str, tuple[str, list[str]]] = {}
+        # By name of a foreign candidate, or of a recipe: its limits, and its recipe's hypotheses.
+        self._known: dict[tuple[str, bool], tuple[str, list[str]]] = {}
         # The first also serves candidates without a folder.
         self._folder_pools = [self._new_folder_pool()]
         # Submitted runs in order, each with the ranks that serve it.
@@ -128,11 +128,13 @@ class RankPool:
         traced: bool = False,
         oracle: bool = False,
         learns: bool = False,
+        exactly: bool = False,
         plain: str = "",
     ) -> None:
         """Queue a case; ranks begin it as soon as they are free.
 
-        With `plain`, one rank runs that variant of plain training of the candidate's recipe.
+        With `plain`, one rank runs that variant of plain training of a recipe, which the name of
+        the candidate stands for, or which the candidate has.
         """
         if case.ranks > self.size:
             raise TooFewRanks(
@@ -146,11 +148,11 @@ class RankPool:
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
         run = CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns)
-        run.plain = plain
+        run.plain, run.exactly = plain, exactly
         self._queue(run)
 
     def load(self, candidate: Named) -> None:
-        """Load a candidate's code before its first case, so that its mistakes show early.
+        """Load the code of a candidate or recipe before its first case, to show mistakes early.
 
         Foreign code is loaded on ranks only, and this does not wait for it: if it does not load,
         the next `collect` raises the reason.
@@ -160,6 +162,7 @@ class RankPool:
             return
         run = CaseRun(ONE_RANK_CASE, candidate.full, candidate.folder, traced=False)
         run.is_load_only = run.is_exclusive = True
+        run.plain = "load" if candidate.role == "against" else ""
         self._queue(run)
 
     def limits(self, candidate: Named) -> str:
@@ -178,15 +181,15 @@ class RankPool:
 
     def knows(self, candidate: Named) -> bool:
         """Return whether these two can be asked while cases are under way."""
-        return not candidate.is_foreign or candidate.full in self._known
+        return not candidate.is_foreign or _key(candidate) in self._known
 
     def _ask(self, candidate: Named) -> tuple[str, list[str]]:
         """Have ranks load a candidate, once, and return its limits and hypotheses."""
-        if candidate.full not in self._known:
+        if _key(candidate) not in self._known:
             self.load(candidate)
             while self._order:
                 self._collect_run()
-        return self._known[candidate.full]
+        return self._known[_key(candidate)]
 
     def _collect_run(self) -> tuple[CaseRun, Fault | None]:
         """Wait for the oldest run; return it and its fault, or raise if code does not load."""
@@ -202,7 +205,8 @@ class RankPool:
             if case_run.refusals:
                 folder = f"{Path.cwd()}/"
                 raise UnknownCandidate(case_run.refusals[0].replace(folder, ""))
-            self._known[case_run.candidate] = case_run.limits, case_run.hypotheses
+            key = case_run.candidate, bool(case_run.plain)
+            self._known[key] = case_run.limits, case_run.hypotheses
         return case_run, fault
 
     def collect(self) -> Outcome:
@@ -331,3 +335,7 @@ class RankPool:
             self._drop_runs()
             self.kill()
             raise
+
+
+def _key(candidate: Named) -> tuple[str, bool]:
+    return candidate.full, candidate.role == "against"

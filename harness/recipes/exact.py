@@ -8,7 +8,7 @@ changed.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -19,6 +19,10 @@ REQUESTED, USED = torch.float32, torch.float64
 class Exact(TorchFunctionMode):
     """Replaces `torch.float32` by `torch.float64` in the arguments of every torch function."""
 
+    # The default dtype in whose place fp64 is now, or None where nothing is replaced. It is not of
+    # a thread, because backward runs functions in threads of its own.
+    replaced: ClassVar[torch.dtype | None] = None
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -27,6 +31,8 @@ class Exact(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
+        if Exact.replaced is None:
+            return func(*args, **(kwargs or {}))
         if func is torch.Tensor.float:
             func = torch.Tensor.double
         given = {name: _exact(value) for name, value in (kwargs or {}).items()}
@@ -40,10 +46,24 @@ def _exact(value: Any) -> Any:
 @contextmanager
 def exact() -> Iterator[None]:
     """Compute in fp64 throughout; tensors without a stated dtype are fp64 too."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(USED)
+    with Exact(), _replacing(torch.get_default_dtype(), USED):
+        yield
+
+
+@contextmanager
+def as_asked() -> Iterator[None]:
+    """Compute in the dtypes that code asks for, also inside `exact`."""
+    with _replacing(None, Exact.replaced or torch.get_default_dtype()):
+        yield
+
+
+@contextmanager
+def _replacing(replaced: torch.dtype | None, default: torch.dtype) -> Iterator[None]:
+    before = Exact.replaced, torch.get_default_dtype()
+    Exact.replaced = replaced
+    torch.set_default_dtype(default)
     try:
-        with Exact():
-            yield
+        yield
     finally:
-        torch.set_default_dtype(before)
+        Exact.replaced = before[0]
+        torch.set_default_dtype(before[1])

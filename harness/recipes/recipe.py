@@ -3,20 +3,28 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from harness.case import Case
-from harness.recipes.batch import Batch, as_data, table
-from harness.recipes.columns import Column, Computed
-from harness.recipes.exact import exact
+from harness.recipes.batch import IGNORED, Batch, as_data, rows_of, table
+from harness.recipes.columns import Column, Computed, Drawn
+from harness.recipes.exact import as_asked, exact
+from harness.recipes.hypotheses import hypotheses
+from harness.recipes.hypothesis import Hypothesis
+from harness.recipes.inside import PADDING, emitted
+from harness.recipes.result import Metrics, emit_result, is_traced, parted
 from harness.recipes.weights import fill
+from harness.reference.weights import TORCH_DTYPES
+from harness.trace import COMPUTED, DRAWN
+
+if TYPE_CHECKING:
+    from harness.candidates.protocol import Emit, Rank
 
 Build = Callable[[Case], nn.Module]
-Metrics = dict[str, Tensor]
 # loss(model, batch), with metrics beside it if there are any.
 Loss = Callable[[Any, Batch], "Tensor | tuple[Tensor, Metrics]"]
 
@@ -33,6 +41,7 @@ class Recipe:
     loss: Loss
     columns: Mapping[str, Column] = field(default_factory=dict)
 
+    @as_asked()
     def build(
         self, case: Case, device: torch.device, dtype: torch.dtype, *, nudge: float = 0.0
     ) -> nn.Module:
@@ -51,6 +60,7 @@ class Recipe:
             torch.manual_seed(case.seed)
             return self.model(case)
 
+    @as_asked()
     def batch(
         self,
         case: Case,
@@ -70,6 +80,66 @@ class Recipe:
                 ]
                 batch[name] = as_data(torch.stack(parts), dtype)
         return {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def run_plain(
+        self, case: Case, rank: "Rank", emit: "Emit", variant: str, *, exactly: bool
+    ) -> None:
+        """Train with all rows on this rank, as usual, in a variant, or as a hypothesis says."""
+        dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
+        rows = list(range(len(case.rows)))
+        if variant == "reversed":
+            rows.reverse()
+        if variant in self.hypotheses:
+            self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
+            return
+        model = self.build(case, rank.device, dtype)
+        batch = self.batch(case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0)
+        starts_B1 = torch.tensor(case.offsets, device=rank.device)[batch["row"]][:, None]
+        tokens_BS = torch.where(
+            batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
+        )
+        self._emit_columns(batch, starts_B1.flatten(), tokens_BS, emit)
+        layout = [tokens_BS] if is_traced(emit) else []
+        with computing_in(dtype), emitted(model, layout, emit):
+            result = self.loss(model, batch)
+            parted(result)[0].backward()
+        emit_result(model, result, emit)
+
+    def _emit_columns(
+        self, batch: Batch, starts_B: Tensor, tokens_BS: Tensor, emit: "Emit"
+    ) -> None:
+        """Emit each column with one number for each row, token or target, for a reader."""
+        for name, column in self.columns.items():
+            values, is_drawn = batch[name], isinstance(column, Drawn)
+            tokens = starts_B if values.ndim == 1 else tokens_BS
+            if isinstance(column, Drawn) and column.by == "target":
+                tokens = tokens_BS.masked_fill(batch["labels"] == IGNORED, PADDING)
+            if values.ndim < 3:
+                key = f"{DRAWN if is_drawn else COMPUTED}{name}"
+                emit(key, values.flatten(), tokens.flatten())
+
+    @cached_property
+    def hypotheses(self) -> dict[str, Hypothesis]:
+        """What can be wrong with a step of this recipe, by name."""
+        return hypotheses(self.columns)
+
+    def _run_hypothesis(
+        self, hypothesis: Hypothesis, case: Case, device: torch.device, emit: "Emit"
+    ) -> None:
+        dtype = torch.float64
+        model = self.build(hypothesis.case(case), device, dtype)
+        micro_batches = [
+            self.batch(case, rows, device, dtype)
+            for replica in range(case.dp)
+            for rows in rows_of(case, replica)
+        ]
+        total = torch.zeros((), dtype=dtype, device=device)
+        with computing_in(dtype):
+            for factor, part in hypothesis.of(micro_batches, case):
+                loss = factor * parted(self.loss(model, part))[0]
+                loss.backward()
+                total += loss.detach()
+        emit_result(model, total, emit)
 
     def _made(self, case: Case, name: str, rows: list[int]) -> list[tuple[int, Tensor]]:
         made = _computed(self, case)[name]
@@ -108,9 +178,3 @@ def _moved(values: Tensor, case: Case, row: int, width: int) -> Tensor:
 def computing_in(dtype: torch.dtype) -> Any:
     """Compute exactly if the dtype is fp64; change nothing otherwise."""
     return exact() if dtype == torch.float64 else nullcontext()
-
-
-def parted(result: Any) -> tuple[Tensor, Metrics]:
-    """Split what a loss or a step returned -> the loss, its metrics."""
-    loss, metrics = result if isinstance(result, tuple) else (result, {})
-    return loss, metrics

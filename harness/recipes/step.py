@@ -1,32 +1,29 @@
 """A user's function `(model, batch, mesh) -> loss` as a candidate."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, update_wrapper
+from functools import lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.against import RECIPE_LIMITS
 from harness.case import Case
-from harness.recipes.batch import IGNORED, Batch, rows_of
+from harness.recipes.batch import rows_of
 from harness.recipes.columns import Drawn
-from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypothesis import Hypothesis
-from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
-from harness.recipes.recipe import Recipe, computing_in, parted
+from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
+from harness.recipes.recipe import Recipe, computing_in
+from harness.recipes.result import emit_result, is_traced
 from harness.reference.weights import TORCH_DTYPES
-from harness.trace import COMPUTED, DRAWN
 
 if TYPE_CHECKING:
     from harness.candidates.protocol import Emit, Rank
 
-# FSDP, torch.compile and activation checkpointing put these into names of parameters.
-WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 # A function may make groups of its own, and then every rank of the pool has to take part. The loss
 # is that of the recipe, so the case's own field for it stays at its default.
-LIMITS = "ranks=all steps=1 loss=token-mean checkpoint=0"
+LIMITS = f"ranks=all {RECIPE_LIMITS} checkpoint=0"
 
 
 def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
@@ -71,7 +68,7 @@ class Step:
             layout = numbers(case, self._take(other, rank)[2])
         model, result, calls = self._take(case, rank, layout, emit)
         emit("embedded", torch.tensor(max((ids.numel() for ids in calls), default=0)))
-        _emit(model, result, emit)
+        emit_result(model, result, emit)
 
     def _take(
         self, case: Case, rank: "Rank", layout: Sequence[Tensor] = (), emit: "Emit" = silent
@@ -90,112 +87,13 @@ class Step:
     def run_plain(
         self, case: Case, rank: "Rank", emit: "Emit", variant: str, *, exactly: bool
     ) -> None:
-        """Train as the recipe says, with all rows on this rank, or as a hypothesis says."""
-        dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
-        rows = list(range(len(case.rows)))
-        if variant == "reversed":
-            rows.reverse()
-        if variant in self.hypotheses:
-            self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
-            return
-        model = self.recipe.build(case, rank.device, dtype)
-        batch = self.recipe.batch(
-            case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0
-        )
-        starts_B1 = torch.tensor(case.offsets, device=rank.device)[batch["row"]][:, None]
-        tokens_BS = torch.where(
-            batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
-        )
-        self._emit_columns(batch, starts_B1.flatten(), tokens_BS, emit)
-        layout = [tokens_BS] if is_traced(emit) else []
-        with computing_in(dtype), emitted(model, layout, emit):
-            result = self.recipe.loss(model, batch)
-            parted(result)[0].backward()
-        _emit(model, result, emit)
+        """Train as the recipe says."""
+        self.recipe.run_plain(case, rank, emit, variant, exactly=exactly)
 
-    def _emit_columns(
-        self, batch: Batch, starts_B: Tensor, tokens_BS: Tensor, emit: "Emit"
-    ) -> None:
-        """Emit each column with one number for each row, token or target, for a reader."""
-        for name, column in self.recipe.columns.items():
-            values, is_drawn = batch[name], isinstance(column, Drawn)
-            tokens = starts_B if values.ndim == 1 else tokens_BS
-            if isinstance(column, Drawn) and column.by == "target":
-                tokens = tokens_BS.masked_fill(batch["labels"] == IGNORED, PADDING)
-            if values.ndim < 3:
-                key = f"{DRAWN if is_drawn else COMPUTED}{name}"
-                emit(key, values.flatten(), tokens.flatten())
-
-    @cached_property
+    @property
     def hypotheses(self) -> dict[str, Hypothesis]:
         """What can be wrong with a step of this recipe, by name."""
-        return hypotheses(self.recipe.columns)
-
-    def _run_hypothesis(
-        self, hypothesis: Hypothesis, case: Case, device: torch.device, emit: "Emit"
-    ) -> None:
-        dtype = torch.float64
-        model = self.recipe.build(hypothesis.case(case), device, dtype)
-        micro_batches = [
-            self.recipe.batch(case, rows, device, dtype)
-            for replica in range(case.dp)
-            for rows in rows_of(case, replica)
-        ]
-        total = torch.zeros((), dtype=dtype, device=device)
-        with computing_in(dtype):
-            for factor, part in hypothesis.of(micro_batches, case):
-                loss = factor * parted(self.recipe.loss(model, part))[0]
-                loss.backward()
-                total += loss.detach()
-        _emit(model, total, emit)
-
-
-def is_traced(emit: "Emit") -> bool:
-    """Return whether the outputs of modules are wanted."""
-    return bool(getattr(emit, "traced", False))
-
-
-def _emit(model: nn.Module, result: Any, emit: "Emit") -> None:
-    loss, metrics = parted(result)
-    emit("loss", loss.detach().reshape(()))
-    for name, value in metrics.items():
-        emit(f"metric.{name}", value.detach().reshape(()))
-    for name, parameter in model.named_parameters():
-        # A frozen parameter has a gradient of zeros, so that a step which trains it is found out.
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        emit(f"grad.{plain_name(name)}", whole(gradient))
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a parameter without the parts that wrappers add."""
-    for part in WRAPPERS:
-        name = name.replace(part, "")
-    return name
-
-
-def whole(tensor: Any) -> Tensor:
-    """Return all of a tensor that may be sharded."""
-    if hasattr(tensor, "full_tensor"):
-        device, group = tensor.device, tensor.device_mesh.get_group(0)
-        if device.type != "cpu" and dist.get_backend(group) == "gloo":
-            # On a GPU gloo crashes in what `full_tensor` calls: pytorch#152645.
-            tensor = on_host(tensor)
-        tensor = tensor.full_tensor().to(device)
-    full: Tensor = tensor.detach()
-    return full
-
-
-def on_host(tensor: Any) -> Any:
-    """Return a DTensor that has the same pieces in the memory of the host."""
-    # An import of a second, for which only a sharded step waits.
-    from torch.distributed.tensor import DTensor
-
-    mesh = tensor.device_mesh
-    mesh = DeviceMesh.from_group(
-        mesh.get_all_groups(), "cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names
-    )
-    sizes = {"shape": tensor.shape, "stride": tensor.stride()}
-    return DTensor.from_local(tensor.to_local().cpu(), mesh, tensor.placements, **sizes)
+        return self.recipe.hypotheses
 
 
 @lru_cache(maxsize=32)

@@ -7,7 +7,7 @@ on below it, indented. Pages and short texts pick lines by their labels.
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.against import ITSELF, reference_name
+from harness.against import ITSELF, names_recipe, reference_name
 from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
@@ -43,9 +43,7 @@ def explanation_lines(comparison: Comparison) -> list[str]:
     """Return the lines of the explanation, each with its label; a line may hold line breaks."""
     lines = [f"{comparison.verdict.name:<9} candidate {comparison.candidate}"]
     lines.append(f"  case    {comparison.case}")
-    if comparison.against == ITSELF:
-        own = reference_name(comparison.case, ITSELF)
-        lines.append(f"  against {own}, which may be wrong as well")
+    lines += _reference_lines(comparison)
     if comparison.verdict is Verdict.KNOWN:
         lines.append(f"  listed  {comparison.reason}")
     if comparison.fault:
@@ -64,9 +62,7 @@ def explanation_lines(comparison: Comparison) -> list[str]:
         lines += _zero_lines(comparison)
         if comparison.unjudged:
             lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
-    columns = list(column_lines(comparison.case, comparison.columns))
-    if columns:
-        lines.append(f"  columns {INDENT.join(columns)}")
+    lines += _columns_lines(comparison)
     lines += name_lines(comparison)
     if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
         lines += _mended_lines(comparison.mended)
@@ -74,6 +70,22 @@ def explanation_lines(comparison: Comparison) -> list[str]:
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
     return lines
+
+
+def _reference_lines(comparison: Comparison) -> Iterator[str]:
+    """Name the reference, if the user chose one."""
+    name = reference_name(comparison.case, comparison.against)
+    if comparison.against == ITSELF:
+        yield f"  against {name}, which may be wrong as well"
+    elif names_recipe(comparison.against):
+        yield f"  against {name}"
+
+
+def _columns_lines(comparison: Comparison) -> Iterator[str]:
+    """Show the columns of the batch, if its recipe has some."""
+    columns = list(column_lines(comparison.case, comparison.columns))
+    if columns:
+        yield f"  columns {INDENT.join(columns)}"
 
 
 def _caveat_lines(comparison: Comparison) -> Iterator[str]:

@@ -67,8 +67,11 @@ class Run(Message, frozen=True):
     oracle: bool
     learns: bool
     is_load_only: bool
-    # The variant of plain training of the candidate's recipe to run instead of its step, or "".
+    # The variant of plain training to run instead of a step, or "". The candidate is then a
+    # recipe, or a step with one.
     plain: str
+    # Whether what asks for fp32 gets fp64, as in plain training of a recipe.
+    exactly: bool
 
 
 class Probe(Message, frozen=True):

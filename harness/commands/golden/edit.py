@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.against import ITSELF
+from harness.against import ITSELF, PLAIN
 from harness.case import parse
 from harness.commands.golden import recorded
 from harness.commands.golden.options import Add, Generate, OwnStep
@@ -51,9 +51,9 @@ def add(name: Name, line: Line, /, *, options: Add) -> int:
     read_others(store.files() if store.folder.is_dir() else {})
     if options.candidate:
         ranks = options.ranks or vector.case.ranks
+        asked = options.against or PLAIN
         with open_pool(options, ranks, [options.candidate]) as pool:
-            itself = options.against == ITSELF
-            against = own_against(options.candidate, pool, itself=itself)
+            against = own_against(options.candidate, pool, asked)
             golden = make_own(
                 vector, options.candidate, against, pool, options.store, options.reason
             )
@@ -80,8 +80,8 @@ def _make_vector(name: str, line: str, options: Add) -> "Vector":
         raise UsageError(f"NAME={name}: use a-z, 0-9 and -, at most 60 of them")
     if not options.comment.strip():
         raise UsageError("--comment: say what is peculiar to this case")
-    if options.against == ITSELF and not options.candidate:
-        raise UsageError("--against=self: name the step with --candidate")
+    if options.against != PLAIN and not options.candidate:
+        raise UsageError(f"--against={options.against}: name the step with --candidate")
     hunts = options.hunts
     if options.candidate and hunts:
         raise UsageError(f"--hunts={as_text(hunts)}: tells what differs from plain training only")
@@ -142,6 +142,11 @@ def diff(*, options: OwnStep = OwnStep()) -> int:
     from harness.compare import Change
     from harness.golden.generate import measure_drift
 
+    if options.against == ITSELF:
+        raise UsageError(
+            "--against=self: goldens say themselves what their candidate is compared with; "
+            "leave it out"
+        )
     goldens = read_oracles(options, open_store(options).files())
     if goldens is None:
         return DAMAGED

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.against import ITSELF, PLAIN, Against
+from harness.against import ITSELF, PLAIN, Against, names_recipe
 from harness.commands.campaign_request import DIALECTS, ONLY_SP_1, usual_sps
 from harness.commands.engines import open_engine
 from harness.commands.golden import recorded
@@ -119,7 +119,7 @@ def _refuse_for_recorded(options: Verify) -> None:
         raise UsageError(
             f"--dtype={as_text(options.dtype)}: {options.store} was recorded in one dtype"
         )
-    if options.against:
+    if options.against and not names_recipe(options.against):
         raise UsageError(_against_refused(options))
     if not _has_one_pool(options):
         raise UsageError(

@@ -31,7 +31,7 @@ class Stored(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnStep(Stored, Pool):
+class OwnStep(Stored, Reference, Pool):
     """Whose own step may run, for goldens that hold what it computes."""
 
     candidate: Candidates = ()
@@ -49,7 +49,7 @@ class Replaced(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(Replaced, Reference, OwnStep):
+class Generate(Replaced, OwnStep):
     """The options of `golden generate`."""
 
     candidate: Candidates = ()
@@ -64,7 +64,7 @@ class Generate(Replaced, Reference, OwnStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify(Report, Pools, Known, Reference, OwnStep):
+class Verify(Report, Pools, Known, OwnStep):
     """The options of `golden verify`."""
 
     candidate: Candidates = ()
@@ -77,7 +77,8 @@ class Verify(Report, Pools, Known, Reference, OwnStep):
     """what candidates compute in; default: fp64"""
     against: Compared | None = None
     """plain: compare with plain training of the harness's model; self: with the candidate's own
-    step at sp 1, whatever its model is; default: plain, or that of the golden"""
+    step at sp 1, whatever its model is; FILE:RECIPE: with plain training of that recipe; default:
+    plain, or that of the golden"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +94,4 @@ class Add(Replaced, Reference, Pool):
     accept: bool = False
     """replace the golden of this name"""
     candidate: Annotated[str | None, Parameter(metavar="C")] = None
-    """with --against self: whose step at sp 1 to ask"""
+    """with --against self: whose step at sp 1 to ask; with a recipe: whom the golden is for"""

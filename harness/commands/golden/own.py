@@ -1,9 +1,10 @@
 """Compute own goldens: what a candidate's recipe, or its step at sp 1, gives in fp64 on ranks."""
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.against import ITSELF, RECIPE
+from harness.against import PLAIN, RECIPE
 from harness.commands.golden.options import OwnStep
 from harness.commands.ranks import open_pool
 from harness.commands.values import UsageError
@@ -36,9 +37,11 @@ def find_owners(options: OwnStep, goldens: "dict[str, Golden]") -> list[str]:
     Raise `BadInput` if the code of an owner may not run, or if every golden has an owner and the
     options name a candidate that is none of them.
     """
-    from harness.candidates.registry import require_trusted
-    from harness.golden.own import candidate_of
+    from harness.candidates.registry import require_trusted, require_trusted_reference
+    from harness.golden.own import against_of, candidate_of
 
+    for name, golden in goldens.items():
+        require_trusted_reference(against_of(golden), f"{options.store}: {name}", options.against)
     owner_of = {name: candidate_of(golden) for name, golden in goldens.items()}
     typed = options.candidate
     owners = {
@@ -80,22 +83,22 @@ def recompute_own(
         }
 
 
-def own_against(candidate: str, pool: "RankPool", *, itself: bool) -> "Against":
+def own_against(candidate: str, pool: "RankPool", against: "Against") -> "Against":
     """Return what a candidate's own golden is of; raise `UsageError` if that was not asked for."""
     from harness.candidates import locate
 
     has_recipe = pool.has_recipe(locate(candidate))
-    if has_recipe and itself:
+    if has_recipe and against != PLAIN:
         raise UsageError(
-            "--against=self: the candidate has a recipe, whose plain training the golden is of; "
-            "leave it out"
+            f"--against={against}: the candidate has a recipe, whose plain training the golden is "
+            "of; leave it out"
         )
-    if not has_recipe and not itself:
+    if not has_recipe and against == PLAIN:
         raise UsageError(
             f"--against=plain: {candidate} has no recipe; use `--against self` for a golden of "
             "its own step, and leave --candidate out for one of plain training"
         )
-    return RECIPE if has_recipe else ITSELF
+    return RECIPE if has_recipe else against
 
 
 def make_own(
@@ -124,7 +127,7 @@ def make_own(
         raise UsageError(f"case={vector.case}: {candidate} does not support it: {outcome.reason}")
     if isinstance(outcome, Fault):
         comparison = fault_comparison(vector.case, candidate, outcome)
-        options = ("--against", ITSELF) if against == ITSELF else ()
+        options = () if against == RECIPE else ("--against", shlex.quote(against))
         comparison = replace(comparison, against=against, options=options)
         raise NoRanks(explain(comparison), outcome.summary)
     made, checked_out = fingerprint(pool.place), commit(store)

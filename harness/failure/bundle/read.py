@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from harness.against import is_reference
 from harness.case import Case, parse
 from harness.compare import Differing
 from harness.failure.bundle.folder import DEFAULT_FOLDER, fallback_folder, is_private, list_bundles
@@ -165,6 +166,8 @@ def _parse_record(data: bytes) -> _Record:
     record = fitted(document, _Record)
     if record.format != FORMAT:
         raise Misfit(f"format={record.format}: this version reads {FORMAT}")
+    if not is_reference(record.origin.against):
+        raise Misfit(f"origin.against={record.origin.against[:20]!r}: is no reference")
     if record.id != case.id:
         raise Misfit(f"id={record.id[:20]!r}: its case has {case.id}")
     if record.verdict not in Verdict.__members__ or record.mark.verdict != record.verdict:

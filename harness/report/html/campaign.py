@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.against import AGAINST_ITSELF
+from harness.against import compared_with
 from harness.case import parse
 from harness.report.html.heat import heat
 from harness.report.html.render import render
@@ -26,7 +26,7 @@ def campaign_page(
         title=f"{document['verdict']}: {document['cases']} cases, {', '.join(candidates)}",
         verdict=document["verdict"],
         document=document,
-        against_itself=AGAINST_ITSELF,
+        compared_with=compared_with,
         outcomes=[name for name in OUTCOMES if any(name in seen for seen in verdicts.values())],
         candidates=candidates,
         cards=[_card(record, name) for record, name in failures],

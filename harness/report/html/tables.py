@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from harness.against import AGAINST_ITSELF
+from harness.against import compared_with
 from harness.compare import Change
 from harness.report.html.render import render
 
@@ -39,7 +39,7 @@ def golden_page(document: Mapping[str, Any], links: Mapping[str, str]) -> str:
         title=f"{document['goldens']} goldens: {document['verdict']}",
         verdict=document["verdict"],
         document=document,
-        against_itself=AGAINST_ITSELF,
+        compared_with=compared_with,
         links=links,
     )
 

@@ -123,7 +123,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a wrong origin": (edit(origin__ranks="4"), "origin.ranks: expected `int`, got `str`"),
     "another oracle": (
         edit(origin__against="neither"),
-        "origin.against: invalid enum value 'neither'",
+        "origin.against='neither': is no reference",
     ),
     "a wrong version": (
         edit(origin__versions={"torch": 2}),

@@ -51,6 +51,9 @@ def test_harness_cases_takes_every_option_of_check_and_the_page_lists_all_its_op
         ({"stated": ("dtype=fp32",)}, "dtype", {"fp32"}),
         ({"stated": ("sp=1,4",)}, "sp", {1, 4}),
         ({"against": "self"}, "sp", {2, 3, 4}),
+        # Plain training of a recipe takes one step, with the recipe's own loss.
+        ({"against": "mine.py:grpo"}, "steps", {1}),
+        ({"against": "mine.py:grpo"}, "loss", {"token-mean"}),
         ({}, "dtype", {"fp64", "fp32"}),
     ],
 )

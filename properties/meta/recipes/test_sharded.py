@@ -5,7 +5,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 
-from harness.recipes.step import on_host, whole
+from harness.recipes.result import on_host, whole
 from properties.helpers.groups import group_of_one
 
 
