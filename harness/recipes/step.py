@@ -13,7 +13,7 @@ from harness.case import Case
 from harness.recipes.batch import rows_of
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypothesis import Hypothesis
-from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
+from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in, parted
 from harness.reference.weights import TORCH_DTYPES
 
@@ -93,19 +93,30 @@ class Step:
         if variant in self.hypotheses:
             self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
             return
-        model = self.recipe.build(case, rank.device, dtype)
-        batch = self.recipe.batch(
-            case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0
-        )
-        starts_B1 = torch.tensor(case.offsets, device=rank.device)[batch["row"]][:, None]
-        tokens_BS = torch.where(
-            batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
-        )
-        layout = [tokens_BS] if is_traced(emit) else []
-        with computing_in(dtype), emitted(model, layout, emit):
+        wider = 3 if variant == "wider" else 0
+        layout: list[Tensor] = []
+        if is_traced(emit):
+            other = with_distinct_ids(case)
+            layout = numbers(other, self._take_plain(other, rows, rank.device, dtype, wider)[2])
+        taken = self._take_plain(case, rows, rank.device, dtype, wider, layout, emit)
+        _emit(*taken[:2], emit)
+
+    def _take_plain(
+        self,
+        case: Case,
+        rows: list[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        wider: int,
+        layout: Sequence[Tensor] = (),
+        emit: "Emit" = silent,
+    ) -> tuple[nn.Module, Any, list[Tensor]]:
+        model = self.recipe.build(case, device, dtype)
+        batch = self.recipe.batch(case, rows, device, dtype, wider=wider)
+        with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
             result = self.recipe.loss(model, batch)
             parted(result)[0].backward()
-        _emit(model, result, emit)
+        return model, result, calls
 
     @cached_property
     def hypotheses(self) -> dict[str, Hypothesis]:
