@@ -17,9 +17,17 @@ from properties.planted import shard_losses as shards
 from properties.planted.shard import Shard, summed
 
 
-def train(model: Any, batch: dict[str, Tensor], mesh: Any, *, loss: Any, fault: str) -> Any:
+def train(
+    model: Any,
+    batch: dict[str, Tensor],
+    mesh: Any,
+    *,
+    loss: Any,
+    fault: str,
+    shard: type[Shard] = Shard,
+) -> Any:
     """One step on this rank: forward, backward, and the sum of gradients over all ranks."""
-    share = loss(Shard(model, batch, mesh, fault))
+    share = loss(shard(model, batch, mesh, fault))
     share, metrics = share if isinstance(share, tuple) else (share, {})
     share.backward()
     for parameter in model.parameters():
@@ -34,22 +42,23 @@ def train(model: Any, batch: dict[str, Tensor], mesh: Any, *, loss: Any, fault: 
     return (logged, {name: summed(x) for name, x in metrics.items()}) if metrics else logged
 
 
+OLD = {"advantages": row(-2, 2), "old_logps": computed(losses.logps)}
+# So far that some targets and rows are clipped.
+FAR_LOGPS = {"old_logps": computed(losses.logps, nudge=2.0**-5)}
+FAR = OLD | FAR_LOGPS
 REFERENCE = {"reference_logps": computed(losses.logps)}
-# Far enough for some targets to be clipped.
-OLD_LOGPS = {"old_logps": computed(losses.logps, nudge=2.0**-5)}
-OLD = OLD_LOGPS | {"advantages": row(-2, 2)}
 TEACHER = {"teacher_logits": computed(losses.logits)}
 # By name: the loss of a shard, that of plain training, and the columns of both.
 LOSSES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "supervised": (shards.supervised, losses.supervised, {}),
     "grpo": (shards.grpo, losses.grpo, OLD),
     "grpo_sequences": (shards.grpo_sequences, losses.grpo_sequences, OLD),
-    "gspo": (shards.gspo, losses.gspo, OLD),
+    "gspo": (shards.gspo, losses.gspo, FAR),
     **{
         f"grpo_{estimate.__name__}": (
             partial(shards.grpo_regularised, estimate=estimate.__name__),
             partial(losses.grpo_regularised, estimate=estimate),
-            OLD | REFERENCE,
+            FAR | REFERENCE,
         )
         for estimate in (losses.k1, losses.k2, losses.k3)
     },
@@ -75,7 +84,7 @@ LOSSES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ppo_actor": (
         shards.ppo_actor,
         losses.ppo_actor,
-        OLD_LOGPS | {"rewards": token(), "old_values": token()},
+        FAR_LOGPS | {"rewards": token(), "old_values": token()},
     ),
 }
 # These are of values, and these of pairs of rows.

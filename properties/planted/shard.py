@@ -56,18 +56,15 @@ class Shard:
         seen_BSS = (place_S[:, None] >= place_S) & real_BS[:, None]
         # Padding sees itself: a softmax over nothing is not a number.
         seen_BSS |= place_S[:, None] == place_S
-        positions_BL = self.cut(batch["position_ids"])
-        if fault == "positions_restarted":
-            places_L = torch.arange(positions_BL.shape[1], device=positions_BL.device)
-            positions_BL = places_L.expand_as(positions_BL)
+        # A tower has other attention, and is done before.
+        inputs = self.inputs(model)
         model.set_attn_implementation("ulysses")
         for module in model.modules():
             if type(module).__name__.endswith("GatedDeltaNet"):
                 over_whole_rows(module, real_BS, self.group, fault)
         routed = {"output_router_logits": True} if hasattr(model, "num_experts") else {}
         self.out = model(
-            input_ids=self.cut(batch["input_ids"]),
-            position_ids=positions_BL,
+            **inputs,
             use_cache=False,
             seen_BSS=seen_BSS,
             group=self.group,
@@ -80,6 +77,14 @@ class Shard:
             labels_BL = F.pad(self.cut(batch["labels"], IGNORED)[:, 1:], (0, 1), value=IGNORED)
         self.is_target_BL = labels_BL != IGNORED
         self.labels_BL = labels_BL
+
+    def inputs(self, model: Any) -> dict[str, Any]:  # noqa: ARG002 - overrides use it
+        """Return what the model is given of this rank's columns."""
+        positions_BL = self.cut(self.batch["position_ids"])
+        if self.fault == "positions_restarted":
+            places_L = torch.arange(positions_BL.shape[1], device=positions_BL.device)
+            positions_BL = places_L.expand_as(positions_BL)
+        return {"input_ids": self.cut(self.batch["input_ids"]), "position_ids": positions_BL}
 
     @cached_property
     def logps_BL(self) -> Tensor:  # noqa: N802 - its shape is part of its name
