@@ -34,7 +34,7 @@ def with_distinct_ids(case: Case) -> Case:
 def embedded(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the ids that each call of the embedding of tokens is given.
 
-    That is the embedding which is called first; others may have positions or kinds of tokens.
+    Of the embeddings that `_embeddings` returns, it is the one which is called first.
     """
     calls: list[Tensor] = []
     first: list[nn.Module] = []
@@ -46,10 +46,20 @@ def embedded(model: nn.Module) -> Iterator[list[Tensor]]:
             calls.append(given[0].detach().clone())
 
     with ExitStack() as hooks:
-        for module in model.modules():
-            if isinstance(module, nn.Embedding):
-                hooks.callback(module.register_forward_pre_hook(before).remove)
+        for module in _embeddings(model):
+            hooks.callback(module.register_forward_pre_hook(before).remove)
         yield calls
+
+
+def _embeddings(model: nn.Module) -> list[nn.Module]:
+    """Return what may embed tokens: what a model of transformers names, or else all embeddings.
+
+    Others may have positions or kinds of tokens, or the places of an image's patches.
+    """
+    named: Any = getattr(model, "get_input_embeddings", None)
+    if named:
+        return [named()]
+    return [module for module in model.modules() if isinstance(module, nn.Embedding)]
 
 
 def numbers(case: Case, calls: Sequence[Tensor]) -> list[Tensor]:
@@ -87,9 +97,9 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
             emit(name, tensor.flatten(0, tokens.ndim - 1), tokens.flatten())
 
     with ExitStack() as hooks:
+        for module in _embeddings(model):
+            hooks.callback(module.register_forward_pre_hook(begin).remove)
         for name, module in model.named_modules():
-            if isinstance(module, nn.Embedding):
-                hooks.callback(module.register_forward_pre_hook(begin).remove)
             if name:
                 hook = partial(after, name)
                 hooks.callback(module.register_forward_hook(hook).remove)

@@ -3,7 +3,7 @@
 Legend: B rows, S columns, V vocabulary. A number of a target stands in the target's own column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,40 +32,91 @@ def picked(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
     return F.pad(picked_BS, (1, 0)).masked_fill(labels_BS == IGNORED, 0)
 
 
+def mean(x_BS: Tensor, batch: Batch) -> Tensor:
+    """The average over all targets, or zero if there are none."""
+    is_target_BS = batch["labels"] != IGNORED
+    return (x_BS * is_target_BS).sum() / is_target_BS.sum().clamp(min=1)
+
+
+def mean_of_row(x_BS: Tensor, batch: Batch) -> Tensor:
+    """The average over the targets of each row -> B."""
+    is_target_BS = batch["labels"] != IGNORED
+    return (x_BS * is_target_BS).sum(1) / is_target_BS.sum(1).clamp(min=1)
+
+
 def supervised(model: Any, batch: Batch) -> Tensor:
     """Cross entropy, averaged over all targets."""
-    count = (batch["labels"] != IGNORED).sum().clamp(min=1)
-    return -logps(model, batch).sum() / count
+    return -mean(logps(model, batch), batch)
 
 
-def clipped(model: Any, batch: Batch, epsilon: float = 0.2) -> Tensor:
-    """PPO's surrogate of each target, with one advantage for each row -> BS."""
-    ratio_BS = (logps(model, batch) - batch["old_logps"]).exp()
-    gain_B1 = batch["advantages"][:, None]
-    return -torch.min(ratio_BS * gain_B1, ratio_BS.clamp(1 - epsilon, 1 + epsilon) * gain_B1)
+def surrogate(gain: Tensor, advantage: Tensor, epsilon: float = 0.2) -> tuple[Tensor, Tensor]:
+    """PPO's loss, given by how much a log-probability grew, and whether it is clipped."""
+    free = gain.exp() * advantage
+    near = gain.exp().clamp(1 - epsilon, 1 + epsilon) * advantage
+    return -torch.min(free, near), near < free
 
 
-def grpo(model: Any, batch: Batch) -> Tensor:
-    """GRPO: the surrogate, averaged over all targets."""
-    is_target_BS = batch["labels"] != IGNORED
-    return (clipped(model, batch) * is_target_BS).sum() / is_target_BS.sum().clamp(min=1)
+def grpo(model: Any, batch: Batch) -> Any:
+    """GRPO: the surrogate with one advantage for each row, averaged over all targets."""
+    gain_BS = logps(model, batch) - batch["old_logps"]
+    loss_BS, is_clipped_BS = surrogate(gain_BS, batch["advantages"][:, None])
+    return mean(loss_BS, batch), {"clipped": mean(is_clipped_BS, batch)}
 
 
-def grpo_sequences(model: Any, batch: Batch) -> Tensor:
+def grpo_sequences(model: Any, batch: Batch) -> Any:
     """GRPO as in its paper: averaged over the targets of each row, then over rows."""
-    is_target_BS = batch["labels"] != IGNORED
-    counts_B = is_target_BS.sum(1).clamp(min=1)
-    return ((clipped(model, batch) * is_target_BS).sum(1) / counts_B).mean()
+    gain_BS = logps(model, batch) - batch["old_logps"]
+    loss_BS, is_clipped_BS = surrogate(gain_BS, batch["advantages"][:, None])
+    return mean_of_row(loss_BS, batch).mean(), {"clipped": mean(is_clipped_BS, batch)}
 
 
-def gspo(model: Any, batch: Batch, epsilon: float = 0.2) -> Tensor:
+def gspo(model: Any, batch: Batch, epsilon: float = 0.2) -> Any:
     """GSPO: one ratio for each row, the geometric mean of those of its targets."""
-    is_target_BS = batch["labels"] != IGNORED
-    counts_B = is_target_BS.sum(1).clamp(min=1)
-    ratio_B = ((logps(model, batch) - batch["old_logps"]).sum(1) / counts_B).exp()
-    gain_B = batch["advantages"]
-    loss_B = -torch.min(ratio_B * gain_B, ratio_B.clamp(1 - epsilon, 1 + epsilon) * gain_B)
-    return loss_B.mean()
+    gain_B = mean_of_row(logps(model, batch) - batch["old_logps"], batch)
+    loss_B, is_clipped_B = surrogate(gain_B, batch["advantages"], epsilon)
+    return loss_B.mean(), {"clipped": is_clipped_B.float().mean()}
+
+
+def k1(gain: Tensor) -> Tensor:
+    """The KL from a reference, given by how much larger the log-probability is than there."""
+    return gain
+
+
+def k2(gain: Tensor) -> Tensor:
+    """Half the square: a biased estimate of the KL that is never negative."""
+    return gain.square() / 2
+
+
+def k3(gain: Tensor) -> Tensor:
+    """An unbiased estimate of the KL that is never negative."""
+    return (-gain).exp() + gain - 1
+
+
+def entropy(logits_BSV: Tensor) -> Tensor:
+    """The entropy of what is predicted of each token -> BS, zero in the first column."""
+    shares_BSV = logits_BSV[:, :-1].float().log_softmax(-1)
+    return F.pad(-(shares_BSV.exp() * shares_BSV).sum(-1), (1, 0))
+
+
+def grpo_regularised(
+    model: Any,
+    batch: Batch,
+    estimate: Callable[[Tensor], Tensor] = k3,
+    beta: float = 0.1,
+    bonus: float = 0.01,
+) -> Any:
+    """GRPO with a penalty for the KL from a reference, and a bonus for entropy."""
+    logits_BSV = logits(model, batch)
+    logps_BS = picked(logits_BSV, batch["labels"])
+    gain_BS = logps_BS - batch["old_logps"]
+    loss_BS, is_clipped_BS = surrogate(gain_BS, batch["advantages"][:, None])
+    tables = {
+        "kl": estimate(logps_BS - batch["reference_logps"]),
+        "entropy": entropy(logits_BSV),
+        "clipped": is_clipped_BS,
+    }
+    log = {name: mean(x_BS, batch) for name, x_BS in tables.items()}
+    return mean(loss_BS, batch) + beta * log["kl"] - bonus * log["entropy"], log
 
 
 def dpo(model: Any, batch: Batch, beta: float = 0.1) -> Tensor:
@@ -74,29 +125,49 @@ def dpo(model: Any, batch: Batch, beta: float = 0.1) -> Tensor:
     return -F.logsigmoid(beta * (gain_B[0::2] - gain_B[1::2])).mean()
 
 
-def balanced(model: Any, batch: Batch, coefficient: float = 0.01, top: int = 2) -> Any:
-    """Cross entropy, and the loss that has all experts chosen equally often, over all tokens."""
+def balanced(
+    model: Any, batch: Batch, coefficient: float = 0.01, top: int = 2, z: float = 0.0
+) -> Any:
+    """Cross entropy, and the losses that have experts chosen equally often and logits small."""
     names = ("input_ids", "attention_mask", "position_ids")
     given = {name: batch[name] for name in names}
     out = model(**given, use_cache=False, output_router_logits=True)
-    picked_BS = picked(out.logits, batch["labels"])
-    entropy = -picked_BS.sum() / (batch["labels"] != IGNORED).sum().clamp(min=1)
     real_T = batch["attention_mask"].flatten().bool()
-    balance = load_balance([logits_TE[real_T] for logits_TE in out.router_logits], top)
-    return entropy + coefficient * balance, {"balance": balance}
+    router_TE = torch.cat([logits_TE[real_T] for logits_TE in out.router_logits])
+    log = {"balance": load_balance(router_TE, top), "z": router_z(router_TE)}
+    loss = -mean(picked(out.logits, batch["labels"]), batch)
+    return loss + coefficient * log["balance"] + z * log["z"], log
 
 
-def load_balance(router_logits: Sequence[Tensor], top: int) -> Tensor:
+def load_balance(router_TE: Tensor, top: int) -> Tensor:
     """Sum over experts the share of choices times the mean probability, over layers and tokens."""
-    shares_TE = torch.cat([*router_logits]).float().softmax(-1)
+    shares_TE = router_TE.float().softmax(-1)
     experts = shares_TE.shape[1]
     chosen_TE = F.one_hot(shares_TE.topk(top).indices, experts).sum(1).to(shares_TE.dtype)
     return experts * (chosen_TE.mean(0) * shares_TE.mean(0)).sum()
 
 
+def router_z(router_TE: Tensor) -> Tensor:
+    """The mean square of the logarithm of a router's normaliser, over layers and tokens."""
+    return router_TE.float().logsumexp(-1).square().mean()
+
+
 def values(model: Any, batch: Batch) -> Tensor:
     """What a critic expects of each token -> BS, zero in padding."""
     return logits(model, batch)[..., 0].float() * batch["attention_mask"]
+
+
+def reward_pairs(model: Any, batch: Batch, centre: float = 0.01) -> Any:
+    """Bradley-Terry: of rows 0, 2, ... each has a higher reward than the next one.
+
+    The reward of a row is the value of its last token; those of a pair should add up to zero.
+    """
+    place_S = torch.arange(1, batch["input_ids"].shape[1] + 1, device=batch["input_ids"].device)
+    last_B1 = (batch["attention_mask"] * place_S).argmax(1, keepdim=True)
+    rewards_B = values(model, batch).gather(1, last_B1)[:, 0][batch["row"].argsort()]
+    chosen, rejected = rewards_B[0::2], rewards_B[1::2]
+    loss = -F.logsigmoid(chosen - rejected) + centre * (chosen + rejected).square()
+    return loss.mean(), {"margin": (chosen - rejected).mean()}
 
 
 def gae(batch: Batch, gamma: float = 0.99, decay: float = 0.95) -> Tensor:
@@ -120,33 +191,24 @@ def whitened(x_BS: Tensor, is_target_BS: Tensor) -> Tensor:
 
 def ppo_critic(model: Any, batch: Batch, epsilon: float = 0.2) -> Tensor:
     """PPO's clipped loss of values, averaged over all targets."""
-    is_target_BS = batch["labels"] != IGNORED
     old_BS, new_BS = batch["old_values"], values(model, batch)
     returns_BS = gae(batch) + old_BS
     near_BS = new_BS.clamp(old_BS - epsilon, old_BS + epsilon)
-    loss_BS = torch.max((new_BS - returns_BS) ** 2, (near_BS - returns_BS) ** 2) / 2
-    return (loss_BS * is_target_BS).sum() / is_target_BS.sum().clamp(min=1)
+    return mean(torch.max((new_BS - returns_BS) ** 2, (near_BS - returns_BS) ** 2) / 2, batch)
 
 
 def ppo_actor(model: Any, batch: Batch, epsilon: float = 0.2, beta: float = 0.1) -> Any:
-    """PPO's surrogate with whitened advantages of GAE, and the k3 estimate of the KL."""
-    is_target_BS = batch["labels"] != IGNORED
-    count = is_target_BS.sum().clamp(min=1)
-    gain_BS, delta_BS = (
-        whitened(gae(batch), is_target_BS),
-        batch["old_logps"] - logps(model, batch),
-    )
-    ratio_BS = (-delta_BS).exp()
-    clipped_BS = ratio_BS.clamp(1 - epsilon, 1 + epsilon) * gain_BS
-    surrogate = -(torch.min(ratio_BS * gain_BS, clipped_BS) * is_target_BS).sum() / count
-    kl = ((delta_BS.exp() - delta_BS - 1) * is_target_BS).sum() / count
-    return surrogate + beta * kl, {"kl": kl}
+    """PPO's surrogate with whitened advantages of GAE, and a penalty for the KL."""
+    advantages_BS = whitened(gae(batch), batch["labels"] != IGNORED)
+    gain_BS = logps(model, batch) - batch["old_logps"]
+    loss_BS, is_clipped_BS = surrogate(gain_BS, advantages_BS, epsilon)
+    log = {"kl": mean(k3(gain_BS), batch), "clipped": mean(is_clipped_BS, batch)}
+    return mean(loss_BS, batch) + beta * log["kl"], log
 
 
-def distilled(model: Any, batch: Batch) -> Tensor:
-    """Forward KL from a teacher's distribution to the model's, averaged over all targets."""
-    is_target_BS = batch["labels"] != IGNORED
-    shares_BSV = logits(model, batch)[:, :-1].float().log_softmax(-1)
+def distilled(model: Any, batch: Batch, *, reverse: bool = False) -> Tensor:
+    """KL from a teacher's distribution to the model's, or the reverse, averaged over targets."""
+    student_BSV = logits(model, batch)[:, :-1].float().log_softmax(-1)
     teacher_BSV = batch["teacher_logits"][:, :-1].log_softmax(-1)
-    kl_BS = (teacher_BSV.exp() * (teacher_BSV - shares_BSV)).sum(-1)
-    return (kl_BS * is_target_BS[:, 1:]).sum() / is_target_BS.sum().clamp(min=1)
+    p, q = (student_BSV, teacher_BSV) if reverse else (teacher_BSV, student_BSV)
+    return mean(F.pad((p.exp() * (p - q)).sum(-1), (1, 0)), batch)

@@ -1,6 +1,6 @@
 """Plain training as its author would write it for one device and a padded batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -15,8 +15,8 @@ from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypothesis import Hypothesis
-from harness.recipes.inside import PADDING, emitted
-from harness.recipes.result import Metrics, emit_result, is_traced, parted
+from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
+from harness.recipes.result import Metrics, emit_result, is_traced, parted, silent
 from harness.recipes.weights import fill
 from harness.reference.weights import TORCH_DTYPES
 from harness.trace import COMPUTED, DRAWN
@@ -92,23 +92,39 @@ class Recipe:
         if variant in self.hypotheses:
             self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
             return
-        model = self.build(case, rank.device, dtype)
-        batch = self.batch(case, rows, rank.device, dtype, wider=3 if variant == "wider" else 0)
-        starts_B1 = torch.tensor(case.offsets, device=rank.device)[batch["row"]][:, None]
-        tokens_BS = torch.where(
-            batch["attention_mask"].bool(), starts_B1 + batch["position_ids"], PADDING
-        )
-        self._emit_columns(batch, starts_B1.flatten(), tokens_BS, emit)
-        layout = [tokens_BS] if is_traced(emit) else []
-        with computing_in(dtype), emitted(model, layout, emit):
+        wider = 3 if variant == "wider" else 0
+        layout: list[Tensor] = []
+        if is_traced(emit):
+            other = with_distinct_ids(case)
+            layout = numbers(other, self._take_plain(other, rows, rank.device, dtype, wider)[2])
+        taken = self._take_plain(case, rows, rank.device, dtype, wider, layout, emit)
+        emit_result(*taken[:2], emit)
+
+    def _take_plain(
+        self,
+        case: Case,
+        rows: list[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        wider: int,
+        layout: Sequence[Tensor] = (),
+        emit: "Emit" = silent,
+    ) -> tuple[nn.Module, Any, list[Tensor]]:
+        """Return the trained model, what the loss returned, and the ids that were embedded."""
+        model = self.build(case, device, dtype)
+        batch = self.batch(case, rows, device, dtype, wider=wider)
+        self._emit_columns(case, batch, emit)
+        with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
             result = self.loss(model, batch)
             parted(result)[0].backward()
-        emit_result(model, result, emit)
+        return model, result, calls
 
-    def _emit_columns(
-        self, batch: Batch, starts_B: Tensor, tokens_BS: Tensor, emit: "Emit"
-    ) -> None:
+    def _emit_columns(self, case: Case, batch: Batch, emit: "Emit") -> None:
         """Emit each column with one number for each row, token or target, for a reader."""
+        starts_B = torch.tensor(case.offsets, device=batch["row"].device)[batch["row"]]
+        tokens_BS = torch.where(
+            batch["attention_mask"].bool(), starts_B[:, None] + batch["position_ids"], PADDING
+        )
         for name, column in self.columns.items():
             values, is_drawn = batch[name], isinstance(column, Drawn)
             tokens = starts_B if values.ndim == 1 else tokens_BS

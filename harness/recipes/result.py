@@ -20,6 +20,10 @@ def parted(result: Any) -> tuple[Tensor, Metrics]:
     return loss, metrics
 
 
+def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
+    """Emit nothing."""
+
+
 def is_traced(emit: "Emit") -> bool:
     """Return whether the outputs of modules are wanted."""
     return bool(getattr(emit, "traced", False))

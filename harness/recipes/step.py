@@ -15,7 +15,7 @@ from harness.recipes.columns import Drawn
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
-from harness.recipes.result import emit_result, is_traced
+from harness.recipes.result import emit_result, is_traced, silent
 from harness.reference.weights import TORCH_DTYPES
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 # A function may make groups of its own, and then every rank of the pool has to take part. The loss
 # is that of the recipe, so the case's own field for it stays at its default.
 LIMITS = f"ranks=all {RECIPE_LIMITS} checkpoint=0"
-
-
-def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
-    """Emit nothing."""
 
 
 class Step:

@@ -29,55 +29,55 @@ RIGHT = (
     "llama__ppo_critic",
     "llama__ppo_actor",
     "qwen3_moe__balanced",
+    "llama__grpo_k1",
+    "mistral__grpo_k2",
+    "llama__grpo_k3",
+    "qwen3__reward_pairs",
+    "qwen3__distilled_reverse",
+    "qwen3_moe__balanced_z",
 )
 # Right steps of which bf16 can judge too few cases.
 HIDDEN_BY_ROUNDING = {
     "gpt_oss__grpo": "its router chooses other experts after rounding: 1 of 6 pass",
-    "llama__ppo_actor": "advantages are divided by their own spread: 1 of 6 pass",
+    "qwen3__distilled_reverse": "its teacher is hardly more than a rounding away: 2 of 6 pass",
 }
-# Each fault, and the first tensor that is wrong.
+# Each fault, the first tensor that is wrong, and the name that experiments give, or else its own
+# tensors. Experiments take long, so some faults are not asked for a name.
 FAULTS = {
-    "gpt_oss__supervised__sinks_uncut": "model.layers.0.self_attn.o_proj",
-    "mistral__grpo__window_ignored": "model.layers.0.self_attn.o_proj",
-    "qwen3__supervised__positions_restarted": "model.rotary_emb",
-    "llama__supervised__labels_rolled_locally": "loss",
-    "llama__supervised__tokens_counted_locally": "loss",
-    "llama__supervised__gradients_halved": "grad.",
-    "llama__supervised__loss_not_summed": "loss",
-    "llama__grpo__advantage_of_another_row": "loss",
-    "qwen3__grpo__old_unshifted": "loss",
-    "llama__grpo_sequences__rows_counted_locally": "loss",
-    "llama__gspo__ratio_of_a_shard": "loss",
-    "llama__dpo__ratio_of_a_shard": "loss",
-    "llama__distilled__teacher_uncut": "loss",
-    "deepseek_v3__supervised__positions_restarted": "model.rotary_emb",
-    "qwen3_next__supervised__state_restarted": "model.layers.0.linear_attn.out_proj",
-    "qwen3_moe__balanced__balance_of_a_rank": "loss",
-    "qwen3_moe__balanced__metric_of_a_rank": "metric.balance",
-    "llama__ppo_critic__advantages_of_a_shard": "loss",
-    "llama__ppo_actor__whitened_by_shard": "loss",
-}
-# The names that experiments give; the other faults keep the name that their own tensors give.
-NAMES = {
-    "mistral__grpo__window_ignored": "window-ignored",
-    "qwen3__supervised__positions_restarted": "positions-restarted",
-    "llama__supervised__labels_rolled_locally": "label-lost-at-edge",
-    "llama__supervised__tokens_counted_locally": "denominator-per-rank",
-    "llama__grpo__advantage_of_another_row": "column-misplaced",
-    "qwen3__grpo__old_unshifted": "column-shifted",
-    "llama__grpo_sequences__rows_counted_locally": "denominator-per-rank",
-    "llama__gspo__ratio_of_a_shard": "denominator-per-rank",
-    "llama__dpo__ratio_of_a_shard": "denominator-per-rank",
-    "llama__distilled__teacher_uncut": "column-misplaced",
-    "gpt_oss__supervised__sinks_uncut": "heads-uncut",
-    "llama__supervised__gradients_halved": "gradient-over-sp",
-    "llama__supervised__loss_not_summed": "replica-split",
-    "deepseek_v3__supervised__positions_restarted": "positions-restarted",
-    "qwen3_next__supervised__state_restarted": "attention-cut",
-    "qwen3_moe__balanced__balance_of_a_rank": "unclassified",
-    "qwen3_moe__balanced__metric_of_a_rank": "replica-split",
-    "llama__ppo_critic__advantages_of_a_shard": "unclassified",
-    "llama__ppo_actor__whitened_by_shard": "unclassified",
+    "gpt_oss__supervised__sinks_uncut": ("model.layers.0.self_attn.o_proj", "heads-uncut"),
+    "mistral__grpo__window_ignored": ("model.layers.0.self_attn.o_proj", "window-ignored"),
+    "qwen3__supervised__positions_restarted": ("model.rotary_emb", "positions-restarted"),
+    "llama__supervised__labels_rolled_locally": ("loss", "label-lost-at-edge"),
+    "llama__supervised__tokens_counted_locally": ("loss", "denominator-per-rank"),
+    "llama__supervised__gradients_halved": ("grad.", "gradient-over-sp"),
+    "llama__supervised__loss_not_summed": ("loss", "replica-split"),
+    "llama__grpo__advantage_of_another_row": ("loss", "column-misplaced"),
+    "qwen3__grpo__old_unshifted": ("loss", "column-shifted"),
+    "llama__grpo_sequences__rows_counted_locally": ("loss", "denominator-per-rank"),
+    "llama__gspo__ratio_of_a_shard": ("loss", "denominator-per-rank"),
+    "llama__dpo__ratio_of_a_shard": ("loss", "denominator-per-rank"),
+    "llama__distilled__teacher_uncut": ("loss", "column-misplaced"),
+    "deepseek_v3__supervised__positions_restarted": ("model.rotary_emb", "positions-restarted"),
+    "qwen3_next__supervised__state_restarted": (
+        "model.layers.0.linear_attn.out_proj",
+        "attention-cut",
+    ),
+    "qwen3_moe__balanced__balance_of_a_rank": ("loss", "unclassified"),
+    "qwen3_moe__balanced__metric_of_a_rank": ("metric.balance", "replica-split"),
+    "llama__ppo_critic__advantages_of_a_shard": ("loss", "unclassified"),
+    "llama__ppo_actor__whitened_by_shard": ("loss", "unclassified"),
+    # The gradient of k1 does not depend on the reference.
+    "llama__grpo_k1__old_for_reference": ("loss", "loss-misreported"),
+    "llama__grpo_k2__old_for_reference": ("loss", ""),
+    "llama__grpo_k3__old_for_reference": ("loss", ""),
+    "llama__grpo_k3__entropy_with_padding": ("loss", ""),
+    "llama__grpo_k3__entropy_unshifted": ("loss", "unclassified"),
+    "llama__grpo_k3__metric_of_a_rank": ("metric.", "replica-split"),
+    "llama__reward_pairs__reward_of_a_shard": ("loss", "unclassified"),
+    "llama__reward_pairs__reward_at_padding": ("loss", ""),
+    "llama__distilled_reverse__other_direction": ("loss", ""),
+    "qwen3_moe__balanced_z__router_with_padding": ("loss", ""),
+    "qwen3_moe__balanced_z__z_of_a_rank": ("loss", ""),
 }
 BAD = PLANTED / "bad_recipes.py"
 
@@ -93,7 +93,7 @@ def drawn(
     strategy = cases(
         sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED
     )
-    pairs = "dpo" in name
+    pairs = "dpo" in name or "pairs" in name
     fitting = (
         case
         for case in draw_list(strategy, 8 * count, 0)
@@ -180,14 +180,16 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
     failure = next(failures)
     assert failure.verdict is Verdict.DIVERGED
     assert failure.first is not None
-    assert failure.first.key.startswith(FAULTS[name]), explain(failure)
+    assert failure.first.key.startswith(FAULTS[name][0]), explain(failure)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_gets_its_name(name: str, pool: RankPool) -> None:
+@pytest.mark.parametrize(
+    ("name", "anomaly"), [(name, anomaly) for name, (_, anomaly) in FAULTS.items() if anomaly]
+)
+def test_a_fault_gets_its_name(name: str, anomaly: str, pool: RankPool) -> None:
     failure = next(seen for seen in judged(name, 20, pool) if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).called == NAMES[name]
+    assert add_diagnosis(failure, Session(pool)).called == anomaly
 
 
 @pytest.mark.parametrize(
