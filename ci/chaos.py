@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from subprocess import Popen
 
-from losses import LOSSES, losses
+from kills import KILLS, kills
 from project import ROOT
 
 from harness.campaign.markdown import replace_marked, table
@@ -140,7 +140,7 @@ def incidents() -> Iterator[Incident]:
 def main() -> None:
     seed, minutes = int(sys.argv[1]), float(sys.argv[2])
     draw = random.Random(seed)  # noqa: S311 - no secret depends on it
-    every: list[Incident | str] = [*incidents(), *LOSSES]
+    every: list[Incident | str] = [*incidents(), *KILLS]
     # Each fault once, and then random ones.
     coming = draw.sample(every, len(every))
     until = time.monotonic() + 60 * minutes
@@ -150,12 +150,12 @@ def main() -> None:
     with ExitStack() as stack:
         pool = stack.enter_context(RankPool(2, deadline=DEADLINE))
         elsewhere = stack.enter_context(pool_with_another_host(DEADLINE))
-        lost = losses(stack)
+        killing = kills(stack)
         while time.monotonic() < until:
             incident = coming.pop() if coming else draw.choice(every)
             if isinstance(incident, str):
                 name, moment = incident, IN_A_CASE
-                took, error = lost[incident](draw)
+                took, error = killing[incident](draw)
             else:
                 name, moment = incident.name, incident.moment
                 ranks, host = elsewhere[:2] if incident.elsewhere else (pool, None)

@@ -91,9 +91,11 @@ class Summary(msgspec.Struct, kw_only=True):
     def undrawn(self) -> list[str]:
         """The values that the user named and that no case had; none if shards are missing.
 
-        A candidate that failed is no longer counted, so it shows nothing of what was drawn.
+        A candidate that failed or was given up is judged on no further lots, so it does not show
+        what they had.
         """
-        counted = [tally.coverage.asked for tally in self.tallies.values() if not tally.failed]
+        judged = (tally for tally in self.tallies.values() if not (tally.failed or tally.lacking))
+        counted = [tally.coverage.asked for tally in judged]
         if len(self.shards) < self.of or not counted:
             return []
         return [value for value in named_values(self.request) if not counted[0][value]]

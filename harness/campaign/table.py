@@ -52,13 +52,13 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(f"\n{ENDINGS[summary.ended]}; {judged}", "bold"))
     if summary.unseen:
         print_plain(console, f"\n{summary.unseen}")
-    told = compared_with(summary.request.against)
-    if told:
+    reference = compared_with(summary.request.against)
+    if reference:
         compared = [
             f"{name}: {_describe_compared(tally)}" for name, tally in summary.tallies.items()
         ]
         kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
-        print_plain(console, "\n".join(["", told, *kept, *compared]))
+        print_plain(console, "\n".join(["", reference, *kept, *compared]))
     if summary.missing:
         missing = f"{_name_shards(summary.missing)} of {summary.of}"
         console.print(Text(f"\nmissing  {missing}: nothing was examined there", "bold red"))

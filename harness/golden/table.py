@@ -77,8 +77,8 @@ def show_verified(verified: GoldenResults, doubted: Mapping[str, str], console: 
         for reason, count in sorted(reasons.items()):
             print_plain(console, f"{verdict}: {count} x {reason}")
     for against, count in verified.against.items():
-        if told := compared_with(against):
-            print_plain(console, f"{count} runs are {told}")
+        if reference := compared_with(against):
+            print_plain(console, f"{count} runs are {reference}")
     for name, keys in verified.uncompared.items():
         print_plain(
             console, f"{name}: {describe_uncompared([*keys], itself=verified.against[ITSELF] > 0)}"

@@ -5,7 +5,7 @@ the layout: the ids that reach the embedding are the tokens of the rank, in the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -56,9 +56,11 @@ def _embeddings(model: nn.Module) -> list[nn.Module]:
 
     Others may have positions or kinds of tokens, or the places of an image's patches.
     """
-    named: Any = getattr(model, "get_input_embeddings", None)
-    if named:
-        return [named()]
+    # A model of several parts need not name one.
+    with suppress(AttributeError, NotImplementedError):
+        named: nn.Module | None = model.get_input_embeddings()  # type: ignore[operator]
+        if named is not None:
+            return [named]
     return [module for module in model.modules() if isinstance(module, nn.Embedding)]
 
 

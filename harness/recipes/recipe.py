@@ -1,6 +1,6 @@
 """Plain training as its author would write it for one device and a padded batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,7 +16,7 @@ from harness.recipes.exact import as_asked, exact
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
-from harness.recipes.result import Metrics, emit_result, is_traced, parted, silent
+from harness.recipes.result import Metrics, emit_result, is_traced, parted
 from harness.recipes.weights import fill
 from harness.reference.weights import TORCH_DTYPES
 from harness.trace import COMPUTED, DRAWN
@@ -96,28 +96,18 @@ class Recipe:
         layout: list[Tensor] = []
         if is_traced(emit):
             other = with_distinct_ids(case)
-            layout = numbers(other, self._take_plain(other, rows, rank.device, dtype, wider)[2])
-        taken = self._take_plain(case, rows, rank.device, dtype, wider, layout, emit)
-        emit_result(*taken[:2], emit)
-
-    def _take_plain(
-        self,
-        case: Case,
-        rows: list[int],
-        device: torch.device,
-        dtype: torch.dtype,
-        wider: int,
-        layout: Sequence[Tensor] = (),
-        emit: "Emit" = silent,
-    ) -> tuple[nn.Module, Any, list[Tensor]]:
-        """Return the trained model, what the loss returned, and the ids that were embedded."""
-        model = self.build(case, device, dtype)
-        batch = self.batch(case, rows, device, dtype, wider=wider)
+            model = self.build(other, rank.device, dtype)
+            batch = self.batch(other, rows, rank.device, dtype, wider=wider)
+            with computing_in(dtype), embedded(model) as calls:
+                self.loss(model, batch)
+            layout = numbers(other, calls)
+        model = self.build(case, rank.device, dtype)
+        batch = self.batch(case, rows, rank.device, dtype, wider=wider)
         self._emit_columns(case, batch, emit)
-        with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
+        with computing_in(dtype), emitted(model, layout, emit):
             result = self.loss(model, batch)
             parted(result)[0].backward()
-        return model, result, calls
+        emit_result(model, result, emit)
 
     def _emit_columns(self, case: Case, batch: Batch, emit: "Emit") -> None:
         """Emit each column with one number for each row, token or target, for a reader."""

@@ -20,6 +20,7 @@ import msgspec
 from harness.against import is_reference
 from harness.case import Case, parse
 from harness.compare import Differing
+from harness.compare.columns import BatchColumn
 from harness.failure.bundle.folder import DEFAULT_FOLDER, fallback_folder, is_private, list_bundles
 from harness.failure.bundle.origin import Origin
 from harness.failure.bundle.tensors import Described, unpack
@@ -75,7 +76,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensors: tuple[Described, ...]
     left_out: tuple[str, ...]
     # Older bundles have none.
-    columns: list[Any] = []
+    columns: tuple[BatchColumn, ...] = ()
 
 
 class BadBundle(BadInput):

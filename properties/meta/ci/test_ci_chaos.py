@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from chaos import CLOSING, DEADLINE, IDLE, IN_A_CASE, PAGE, cause, check_report, incidents
-from losses import LOSSES
+from kills import KILLS
 
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Fault, Kind
@@ -53,5 +53,5 @@ def test_the_table_of_the_page_has_every_kind_of_incident() -> None:
     page = PAGE.read_text()
     name = r"[A-Z][A-Z_]*(?: to [\w -]+)?(?:, on another host)?"
     names = set(re.findall(rf"^\| ({name}) \|", page, re.MULTILINE))
-    assert names == {incident.name for incident in INCIDENTS.values()} | {*LOSSES}
+    assert names == {incident.name for incident in INCIDENTS.values()} | {*KILLS}
     assert re.search(r"\n\d{3,} faults in a row from seed \d+, of \d+ kinds, and no miss\.", page)

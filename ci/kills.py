@@ -1,4 +1,4 @@
-"""Losses of a whole pool or host in the middle of a campaign or a case, for `ci/chaos.py`."""
+"""Kill a whole pool in the middle of a campaign, or a host in a case, for `ci/chaos.py`."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from properties.helpers.commands import HARNESS, campaign_of, run_in_background,
 from properties.helpers.places import PLANTED, ROOT
 from properties.helpers.wait import eventually
 
-# What a loss comes to: the seconds until it was dealt with, or None if it came too late, and what
+# What follows a kill: the seconds until it was dealt with, or None if it came too late, and what
 # was wrong with that.
 Outcome = tuple[float | None, str]
 CAMPAIGN = (
@@ -33,18 +33,18 @@ CAMPAIGN = (
 )
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 TWO_POOLS = ("--pools", "2")
-LOSSES = POOL, ACTOR, HOST = (
+KILLS = POOL, ACTOR, HOST = (
     "SIGKILL to a pool of --pools 2",
     "SIGKILL to an actor on Ray",
     "SIGKILL to another host",
 )
-# The range of seconds between the start of the first ranks and the loss, and the seconds within
+# The range of seconds between the start of the first ranks and the kill, and the seconds within
 # which a campaign of a few seconds must end.
 DELAY, MOST = (0.0, 4.0), 120.0
 
 
-def losses(stack: ExitStack) -> dict[str, Callable[[random.Random], Outcome]]:
-    """Return what causes each loss; what it starts for several losses ends with the stack."""
+def kills(stack: ExitStack) -> dict[str, Callable[[random.Random], Outcome]]:
+    """Return what each of KILLS does; what it starts for several of them ends with the stack."""
 
     @cache
     def cluster() -> tuple[int, str]:
@@ -63,14 +63,14 @@ def losses(stack: ExitStack) -> dict[str, Callable[[random.Random], Outcome]]:
         stack.callback(process.stdin.close)
         return process.pid, process.stdout.readline().strip()
 
-    def lose_actor(draw: random.Random) -> Outcome:
+    def kill_actor(draw: random.Random) -> Outcome:
         pid, address = cluster()
-        return lose_pool(draw, pid, "--on", "ray", RAY_ADDRESS=address)
+        return kill_pool(draw, pid, "--on", "ray", RAY_ADDRESS=address)
 
-    return {POOL: lose_pool, ACTOR: lose_actor, HOST: lose_host}
+    return {POOL: kill_pool, ACTOR: kill_actor, HOST: kill_host}
 
 
-def lose_pool(
+def kill_pool(
     draw: random.Random, root: int | None = None, *words: str, **variables: Any
 ) -> Outcome:
     """Kill one of two pools of a campaign, below `root` or else below the command itself."""
@@ -135,7 +135,7 @@ def is_supervisor(pid: int) -> bool:
     return supervisor_process.__name__.encode() in command
 
 
-def lose_host(draw: random.Random) -> Outcome:
+def kill_host(draw: random.Random) -> Outcome:
     """Kill the process that keeps the ranks of another host, in the middle of a case."""
     # It is still longer than a living host is silent.
     channel.SILENCE = 2 * channel.BEAT
