@@ -36,7 +36,6 @@ from harness.commands.values import UsageError, as_text
 from harness.engine.no_ranks import NoRanks
 from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput, printable
-from harness.worlds.world import World
 
 Command = Callable[..., int | None]
 
@@ -153,8 +152,13 @@ def _describe(error: exceptions.CycloptsError) -> str:
 
 def _run_in_world(command: Command, bound: BoundArguments) -> int:
     """Run the command, unless this process is in a world and not its first: then serve ranks."""
+    if isinstance(getattr(command, "__self__", None), App):
+        # A page of help needs no ranks, and should not wait for imports.
+        return _run(command, bound)
+    from harness.worlds.world import World
+
     world = World.here()
-    if not world or isinstance(getattr(command, "__self__", None), App):
+    if not world:
         return _run(command, bound)
     if not world.is_first:
         from harness.worlds.host_keeper import serve_ranks

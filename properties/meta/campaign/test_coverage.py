@@ -160,6 +160,9 @@ def test_a_named_value_that_no_case_had_is_a_fault_unless_shards_are_missing(
     assert msgspec.structs.replace(summary, of=2).verdict == "EQUAL"
     unnamed = replace(request, rare_sps=(3,), stated=(), named=())
     assert msgspec.structs.replace(summary, request=unnamed).verdict == "EQUAL"
+    # A candidate that was given up was not asked in every lot.
+    tally.lacking = 1
+    assert summary.undrawn == []
     # The command says so as well; its first case has the largest sp.
     assert main(["check", "--cases", "1", "--sp", "1,2", "--dp", "1,2", "--ranks", "2"]) == 3
     assert "no case with dp=2 was drawn: ask for more --cases" in capsys.readouterr().out
