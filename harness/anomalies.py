@@ -199,6 +199,11 @@ _ALL = (
         "the mean of the ranks' means is taken for the mean",
     ),
     Anomaly(
+        "statistic-per-rank",
+        "what a loss computes over rows or the batch, such as an advantage, is that of each shard",
+        "a mean, a variance or a sum over later tokens is taken after the batch is cut",
+    ),
+    Anomaly(
         "denominator-per-part",
         "each row's, micro-batch's or replica's tokens weigh what they would alone, or together, "
         "against the loss contract",
@@ -232,12 +237,12 @@ _ALL = (
     Anomaly(
         "non-finite",
         "a NaN or an infinity",
-        "a mean over nothing, a softmax over nothing, or memory that nobody wrote",
+        "a mean over nothing, a softmax over nothing, or memory that was never written",
     ),
     Anomaly(
         "not-repeatable",
         "the same case gives other numbers when it is run again",
-        "a race, noise without a seed, or memory that nobody wrote",
+        "a race, noise without a seed, or memory that was never written",
     ),
     Anomaly(
         "stale-state",

@@ -91,3 +91,8 @@ def widened(batch: Batch, case: Case, width: int) -> Batch:
         else x
         for name, x in batch.items()
     }
+
+
+def is_edge(shard_BS: Tensor) -> Tensor:
+    """Whether a token is the first of its shard, and has one before it in its row."""
+    return F.pad(shard_BS[:, 1:] != shard_BS[:, :-1], (1, 0))

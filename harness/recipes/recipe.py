@@ -46,16 +46,17 @@ class Recipe:
         self, case: Case, device: torch.device, dtype: torch.dtype, *, nudge: float = 0.0
     ) -> nn.Module:
         """Build the model with the case's weights, held in `dtype`."""
-        drawn = self._construct(case, torch.float32)
+        model = self.construct(case, dtype)
         # In fp64 a constructor computes tables exactly, but draws other numbers for vectors.
-        model = self._construct(case, dtype) if dtype == torch.float64 else drawn
-        constructed = {name: parameter.data for name, parameter in drawn.named_parameters()}
+        is_exact = dtype == torch.float64
+        constructed = _constructed_vectors(self, case) if is_exact else _vectors(model)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         fill(model, case, constructed, nudge=nudge)
         return model.to(device).train()
 
-    def _construct(self, case: Case, dtype: torch.dtype) -> nn.Module:
+    def construct(self, case: Case, dtype: torch.dtype) -> nn.Module:
+        """Call the model's constructor, which computes exactly if `dtype` is fp64."""
         with torch.random.fork_rng(devices=[]), computing_in(dtype):
             torch.manual_seed(case.seed)
             return self.model(case)
@@ -150,6 +151,17 @@ class Recipe:
     def _made(self, case: Case, name: str, rows: list[int]) -> list[tuple[int, Tensor]]:
         made = _computed(self, case)[name]
         return [(row, made[row]) for row in rows]
+
+
+def _vectors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.data for name, p in model.named_parameters() if p.ndim < 2}
+
+
+# Cached because step, plain training, columns and hypotheses build the model of the same case.
+@lru_cache(maxsize=16)
+def _constructed_vectors(recipe: Recipe, case: Case) -> dict[str, Tensor]:
+    """Return the vectors of a model as its constructor draws them in fp32."""
+    return _vectors(recipe.construct(case, torch.float32))
 
 
 @lru_cache(maxsize=16)

@@ -14,15 +14,19 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from harness.candidates.published.wiring import ring_on_cpu
 from harness.recipes import Recipe, Step, step
 from harness.recipes.batch import IGNORED, Batch
 from properties.planted.collectives import Gathered
 from properties.planted.tiny import Attention, Tiny, WithAdapters, causal, loss, next_labels
 
 RECIPE = Recipe(Tiny, loss)
+# torch's ring has no kernel for a CPU.
+ring_on_cpu.install()
 # What is wrong with a step, for those that cut with `cut`.
 FAULT: ContextVar[str] = ContextVar("FAULT", default="")
 
@@ -225,6 +229,33 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
     labels_BL = labels_BS[:, mine_L]
     share = total(logits_BLV, labels_BL) / summed((labels_BL != IGNORED).sum()).clamp(min=1)
     share.backward()
+    sum_gradients(model)
+    return summed(share)
+
+
+@step(RECIPE, limits="dtype=fp32")
+def with_context_parallel(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
+    """Torch's own context parallelism, whose ring has no mask: rows are padded behind.
+
+    It merges the ring's parts in fp32, below all that a case in fp64 can keep exact.
+    """
+    axis, n = mesh["sp"], mesh["sp"].size()
+    real_BS = batch["attention_mask"]
+    behind_BS = real_BS.argsort(dim=1, descending=True, stable=True)
+    batch = {name: x.gather(1, behind_BS) if x.ndim == 2 else x for name, x in batch.items()}
+    ids_BS, positions_BS, labels_BS, real_BS = (x.contiguous() for x in padded(batch, 2 * n))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _real_BS: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    use(model, attend)
+    buffers = [ids_BS, positions_BS, labels_BS]
+    with context_parallel(
+        axis, buffers=buffers, buffer_seq_dims=[1] * 3, no_restore_buffers={*buffers}
+    ):
+        share = total(model(ids_BS, positions_BS, real_BS), labels_BS)
+        share = share / summed((labels_BS != IGNORED).sum()).clamp(min=1)
+        share.backward()
     sum_gradients(model)
     return summed(share)
 

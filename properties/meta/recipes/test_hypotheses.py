@@ -54,10 +54,12 @@ class Windowed(Tiny):
 
 
 def weighted(model: Any, batch: Batch) -> Tensor:
-    """A loss that reads all columns, divided by all targets."""
-    weight_BS = batch["by_row"][:, None] * batch["by_token"] * (2 + batch["by_target"].roll(-1, 1))
+    """A loss that reads all columns, their sums and squares, divided by all targets."""
+    count = (batch["labels"] != IGNORED).sum().clamp(min=1)
+    later_BS = batch["by_token"].flip(1).cumsum(1).flip(1)
+    weight_BS = batch["by_row"][:, None] * later_BS * (2 + batch["by_target"].roll(-1, 1))
     losses_BS = next_losses(model, batch) * weight_BS * (1 + batch["made"])
-    return losses_BS.sum() / (batch["labels"] != IGNORED).sum().clamp(min=1)
+    return losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
 
 
 STEP = Step(lambda: None, Recipe(Windowed, weighted, COLUMNS), micro_batches=True, limits="",

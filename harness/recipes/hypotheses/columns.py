@@ -1,0 +1,71 @@
+"""What a step can do wrong with a column of its recipe.
+
+Legend: B rows, S columns.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from harness.case import Case
+from harness.recipes.batch import Batch
+from harness.recipes.columns import Column, Drawn
+from harness.recipes.hypothesis import Hypothesis, by_columns, columns_of, is_edge
+
+
+def is_of_rows(column: Column) -> bool:
+    """Whether a column is drawn with one number for each row."""
+    return isinstance(column, Drawn) and column.by == "row"
+
+
+def of_column(name: str, column: Column) -> list[Hypothesis]:
+    def changed(change: Callable[..., Tensor], **named: int) -> Callable[[Batch, Case], Batch]:
+        return lambda batch, case: {name: change(batch[name], batch, case, **named)}
+
+    found = [
+        Hypothesis("column-misplaced", f"{name} is that of another row", changed(_of_another))
+    ]
+    if is_of_rows(column):
+        return found
+    return found + [
+        Hypothesis(anomaly, how, change)
+        for anomaly, how, change in (
+            ("column-shifted", f"{name} is not shifted", changed(_shifted, by=1)),
+            ("column-shifted", f"{name} is shifted twice", changed(_shifted, by=-1)),
+            ("column-shifted", f"{name} is shifted inside each shard", changed(_without_edges)),
+            ("column-misplaced", f"each rank has the first shard of {name}",
+             changed(_uncut, behind=0)),
+            ("column-misplaced", f"each rank has the first shard of {name}, shifted before",
+             changed(_uncut, behind=1)),
+        )
+    ]  # fmt: skip
+
+
+def in_place_of(name: str, other: str) -> Hypothesis:
+    def change(batch: Batch, _case: Case) -> Batch:
+        return {name: batch[other]} if batch[other].shape == batch[name].shape else {}
+
+    return Hypothesis("column-misplaced", f"{other} is taken for {name}", change)
+
+
+def _of_another(x: Tensor, _batch: Batch, _case: Case) -> Tensor:
+    return x.roll(1, 0)
+
+
+def _shifted(x: Tensor, _batch: Batch, _case: Case, *, by: int) -> Tensor:
+    return x.roll(by, 1) if x.ndim > 1 else x
+
+
+def _without_edges(x: Tensor, batch: Batch, case: Case) -> Tensor:
+    if x.ndim < 2:
+        return x
+    is_edge_BS = is_edge(by_columns(batch, case))
+    return x.masked_fill(is_edge_BS.view(*is_edge_BS.shape, *[1] * (x.ndim - 2)), 0)
+
+
+def _uncut(x: Tensor, batch: Batch, case: Case, *, behind: int) -> Tensor:
+    if x.ndim < 2:
+        return x
+    columns_S = columns_of(batch)
+    shard = -(-len(columns_S) // case.sp)
+    return x[:, columns_S - (columns_S - behind).clamp(min=0) // shard * shard]

@@ -1,0 +1,125 @@
+"""What a step can do wrong with labels, positions and attention.
+
+Legend: B rows, S columns.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch.nn import functional as F
+
+from harness.case import Case
+from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.hypothesis import (
+    LAYOUTS,
+    Hypothesis,
+    Layout,
+    columns_of,
+    is_edge,
+    places_of,
+    shard_of_stream,
+    widened,
+)
+
+
+def of_labels() -> list[Hypothesis]:
+    return [
+        *(
+            Hypothesis(
+                "label-lost-at-edge",
+                f"labels are shifted inside each shard of {layout}",
+                partial(_edges_lost, shards=shards),
+            )
+            for layout, shards in LAYOUTS.items()
+        ),
+        Hypothesis(
+            "label-rolled-locally",
+            "the last label of each shard of columns is the shard's first",
+            _rolled_in_shards,
+        ),
+        Hypothesis("label-shifted", "labels are not shifted", partial(_moved, by=1)),
+        Hypothesis("label-shifted", "labels are shifted twice", partial(_moved, by=-1)),
+    ]
+
+
+def _edges_lost(batch: Batch, case: Case, *, shards: Layout) -> Batch:
+    return {"labels": batch["labels"].masked_fill(is_edge(shards(batch, case)), IGNORED)}
+
+
+def _rolled_in_shards(batch: Batch, case: Case) -> Batch:
+    wide = _evenly_widened(batch, case)
+    labels_BS = wide["labels"].clone()
+    width = (labels_BS.shape[1] - 1) // case.sp
+    firsts = labels_BS[:, :-1:width].clone()
+    labels_BS[:, width::width] = firsts
+    return wide | {"labels": labels_BS}
+
+
+def _moved(batch: Batch, case: Case, *, by: int) -> Batch:
+    wide = _evenly_widened(batch, case)
+    return wide | {"labels": F.pad(wide["labels"], (by, -by), value=IGNORED)}
+
+
+def _evenly_widened(batch: Batch, case: Case) -> Batch:
+    """Pad the table so that all shards of columns are equal, and one column more follows."""
+    width = batch["input_ids"].shape[1]
+    return widened(batch, case, width + -width % case.sp + 1)
+
+
+def of_positions() -> list[Hypothesis]:
+    def restarted(batch: Batch, case: Case) -> Batch:
+        width = -(-batch["input_ids"].shape[1] // case.sp)
+        return {"position_ids": (columns_of(batch) % width).expand_as(batch["input_ids"])}
+
+    def restarted_in_stream(batch: Batch, case: Case) -> Batch:
+        return {"position_ids": places_of(batch) % shard_of_stream(batch, case)}
+
+    def run_on(batch: Batch, _case: Case) -> Batch:
+        return {"position_ids": places_of(batch)}
+
+    def with_padding(batch: Batch, _case: Case) -> Batch:
+        return {"position_ids": columns_of(batch).expand_as(batch["input_ids"])}
+
+    return [
+        Hypothesis(anomaly, f"positions {how}", change)
+        for anomaly, how, change in (
+            ("positions-restarted", "begin again in each shard of columns", restarted),
+            (
+                "positions-restarted",
+                "begin again in each shard of the stream",
+                restarted_in_stream,
+            ),
+            ("positions-run-on", "go on from row to row", run_on),
+            ("positions-wrong", "count padding", with_padding),
+        )
+    ]
+
+
+def of_attention() -> list[Hypothesis]:
+    def unmasked(batch: Batch, _case: Case) -> Batch:
+        return {"attention_mask": torch.ones_like(batch["attention_mask"])}
+
+    return [
+        Hypothesis(
+            "window-ignored", "no layer has a window", case=lambda case: replace(case, window=None)
+        ),
+        Hypothesis("pad-leak", "padding is attended", unmasked),
+        Hypothesis("attention-cut", "each shard of columns attends to itself alone", _alone),
+    ]
+
+
+def _alone(batch: Batch, case: Case) -> Batch:
+    """Make a row of each shard; one more column has the label of the shard's last token."""
+    wide = _evenly_widened(batch, case)
+    rows, columns = wide["input_ids"].shape
+    width, pieces = (columns - 1) // case.sp, []
+    for first in range(0, columns - 1, width):
+        piece = {
+            name: x[:, first : first + width + 1] if x.shape[:2] == (rows, columns) else x
+            for name, x in wide.items()
+        }
+        labels_BS = piece["labels"].clone()
+        labels_BS[:, 0] = IGNORED
+        pieces.append(piece | {"labels": labels_BS})
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in wide}
