@@ -83,7 +83,7 @@ class Leanings(msgspec.Struct, forbid_unknown_fields=True):
             }
         )
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Describe each tensor that leans by more than chance and rounding, the largest first."""
         if not self.by_dtype:
             return

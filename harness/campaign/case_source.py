@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.campaign.coverage import Coverage
 from harness.campaign.digest import digest
 from harness.campaign.request import Request
-from harness.campaign.tally import Tally
+from harness.campaign.standing import Standing
 from harness.candidates import locate
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
@@ -62,24 +62,24 @@ class CaseSource:
         cases = (case for case in self.share if case.sp in self._request.sps)
         return Coverage.of_cases(cases, self._request.named)
 
-    def rounds(self, tallies: Mapping[str, Tally]) -> Iterator[list[tuple[Case, str]]]:
+    def rounds(self, standings: Mapping[str, Standing]) -> Iterator[list[tuple[Case, str]]]:
         """Yield rounds of cases, each case with the candidate to judge on it.
 
-        The caller judges a round and adds it to the tallies before it takes the next one. The
+        The caller judges a round and adds it to the standings before it takes the next one. The
         rounds end when each candidate was judged on enough cases or is given up, or when there
         are no more cases.
         """
         self.handed_out += self.share
-        yield list(product(self.share, tallies))
-        while jobs := list(self._replacements(tallies)):
+        yield list(product(self.share, standings))
+        while jobs := list(self._replacements(standings)):
             self.handed_out += dict.fromkeys(case for case, _ in jobs)
             yield jobs
 
-    def _replacements(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[Case, str]]:
+    def _replacements(self, standings: Mapping[str, Standing]) -> Iterator[tuple[Case, str]]:
         """Yield as many replacements as each candidate needs; equal limits share their cases."""
         needs_by_limits = defaultdict[str, dict[str, int]](dict)
-        for name, missing in self._missing(tallies):
-            needs_by_limits[tallies[name].limits][name] = missing
+        for name, missing in self._missing(standings):
+            needs_by_limits[standings[name].limits][name] = missing
         for limits, needs in needs_by_limits.items():
             if limits not in self._replacements_left:
                 self._replacements_left[limits] = self._draw_replacements(limits)
@@ -89,11 +89,11 @@ class CaseSource:
 
     def _draw_replacements(self, limits: str) -> Iterator[Case]:
         """Yield cases within these limits, of no lot of the campaign and no other part of this."""
+        least = self._ranks if spans_all_ranks(limits) else 1
         try:
-            request = narrow(self._request, limits)
+            request = narrow(fill(self._request, least), limits)
         except NothingToDraw:
             return
-        least = self._ranks if spans_all_ranks(limits) else 1
         meshes = product(request.sps, request.dps)
         if not any(least <= sp * dp <= self._ranks for sp, dp in meshes):
             return
@@ -110,22 +110,23 @@ class CaseSource:
             yield first
             yield from own
 
-    def _missing(self, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, int]]:
+    def _missing(self, standings: Mapping[str, Standing]) -> Iterator[tuple[str, int]]:
         """Yield how many cases each candidate needs; give up those that refuse too many."""
-        for name, tally in tallies.items():
-            missing = len(self.share) - tally.judged
-            if missing and not tally.is_done:
-                if self.is_given_up(tally):
-                    tally.lacking = missing
+        for name, standing in standings.items():
+            missing = len(self.share) - standing.tally.judged
+            if missing and not standing.is_done:
+                if self.is_given_up(standing):
+                    standing.tally.lacking = missing
                 else:
                     yield name, missing
 
-    def is_given_up(self, tally: Tally) -> bool:
+    def is_given_up(self, standing: Standing) -> bool:
         """Whether a candidate refused so many cases that it is given no more."""
         # In the first round the limits of a candidate are not known yet; refusals for these do
         # not count.
-        refused = tally.verdicts["UNSUPPORTED"] - min(tally.outside_limits, len(self.share))
-        return refused >= (TIMES * len(self.share) + NONE_OF if tally.judged else NONE_OF)
+        outside = min(standing.outside_limits, len(self.share))
+        refused = standing.tally.verdicts["UNSUPPORTED"] - outside
+        return refused >= (TIMES * len(self.share) + NONE_OF if standing.tally.judged else NONE_OF)
 
 
 def require_cases(request: Request, pool: "RankPool") -> None:
@@ -158,6 +159,14 @@ def narrow(request: Request, limits: str) -> Request:
                 f"limits={limits}: {name}={listed} is nothing that was asked for; use {option}"
             )
     return replace(request, stated=tuple(f"{n}={','.join(v)}" for n, v in stated.items()))
+
+
+def fill(request: Request, least: int) -> Request:
+    """Add the dp with which each sp takes `least` ranks, unless the user named dps."""
+    if "dp" in request.named:
+        return request
+    filling = {least // sp for sp in request.sps if 1 < sp <= least and least % sp == 0}
+    return replace(request, dps=tuple(sorted({*request.dps, *filling})))
 
 
 def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:

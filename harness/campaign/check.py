@@ -12,8 +12,9 @@ from harness.campaign.live import Live
 from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request
 from harness.campaign.summary import Summary
-from harness.campaign.table import print_plain, show, show_bundles
+from harness.campaign.table import show, show_bundles
 from harness.case import Case
+from harness.console import print_plain
 from harness.engine.engine import Engine, ThisProcess
 from harness.engine.lot import Lot
 from harness.generation.situations import SITUATIONS

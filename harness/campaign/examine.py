@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
@@ -12,6 +12,7 @@ from harness.campaign.case_source import CaseSource
 from harness.campaign.digest import BegunCases
 from harness.campaign.pending import PendingCandidates
 from harness.campaign.request import Request, campaign_record
+from harness.campaign.standing import Standing
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary, versions
 from harness.campaign.tally import Tally
 from harness.campaign.uninterrupted import hold_back_signals
@@ -21,7 +22,6 @@ from harness.compare import Comparison, Verdict
 from harness.engine.lot import WHOLE, Lot, Part
 from harness.failure.bundle.keep import keep_bundle
 from harness.failure.shrink import SHRINK_SECONDS, can_shrink
-from harness.failure.signature import mark_of
 from harness.failure.smallest import shrink_and_confirm
 from harness.generation.situations import SITUATIONS, situations_of
 from harness.judge import Job, Session, add_diagnosis
@@ -55,6 +55,19 @@ def empty_summary(request: Request, ranks: int, part: Part, size: int) -> Summar
     )
 
 
+def _standings(
+    summary: Summary, source: CaseSource, pending: PendingCandidates
+) -> dict[str, Standing]:
+    """Return the standing of each pending candidate, which counts in the summary's tally."""
+    coverage = source.requested_coverage()
+    standings = {}
+    for entry in pending:
+        tally = summary.tallies[entry.candidate]
+        tally.coverage += coverage
+        standings[entry.candidate] = Standing(tally, entry.wanted, entry.marks)
+    return standings
+
+
 @dataclass(slots=True, kw_only=True)
 class Examiner:
     """Judges one lot after the other, on the ranks of one session."""
@@ -76,50 +89,45 @@ class Examiner:
         started = time.monotonic()
         self.session.pool.start()
         source = CaseSource(self.request, self.session.pool.size, lot)
-        summary = self._empty_summary(source, pending)
+        summary = self._empty_summary(source)
+        standings = _standings(summary, source, pending)
         try:
-            self._judge(source, summary, pending, view)
-            for entry in pending:
-                self._explain(summary, entry.candidate, source, view)
+            self._judge(source, summary, standings, view)
+            for standing in standings.values():
+                self._explain(summary, standing.found, source, view)
         except KeyboardInterrupt:
             summary.ended = INTERRUPTED
         self.history = [*self.history, *source.handed_out][-MOST_HISTORY:]
         summary.seconds = round(time.monotonic() - started, 3)
         summary.placement = self.session.pool.place
-        self._write_bundles(summary)
+        self._write_bundles(standings)
         return summary
 
-    def _empty_summary(self, source: CaseSource, pending: PendingCandidates) -> Summary:
+    def _empty_summary(self, source: CaseSource) -> Summary:
         pool = self.session.pool
         summary = empty_summary(self.request, pool.size, self.part, len(source.share))
         summary.unseen = pool.placement.unseen
         summary.begun[source.lot_number] = BegunCases(source.lot_digest)
-        coverage = source.requested_coverage()
-        for entry in pending:
-            tally = summary.tallies[entry.candidate]
-            tally.coverage += coverage
-            tally.wanted = entry.wanted
         return summary
 
     def _judge(
         self,
         source: CaseSource,
         summary: Summary,
-        pending: PendingCandidates,
+        standings: Mapping[str, Standing],
         view: ProgressView,
     ) -> None:
-        """Judge the lot and count each comparison; collect the new failures in `Tally.found`."""
+        """Judge the lot and add each comparison to the standing of its candidate."""
         case: Case | None = None
         # Holds True if the case is counted as refused, and False if it is counted as judged.
         counted, situations, last = set[bool](), list[str](), time.monotonic()
         share = set(source.share)
         begun = summary.begun[source.lot_number]
-        known = {entry.candidate: entry.marks for entry in pending}
-        rounds = self._job_rounds(source, summary, pending)
+        rounds = self._job_rounds(source, summary, standings)
         seen = map(self.session.judge, rounds)
         for comparison in map(mark_known, chain.from_iterable(seen)):
-            tally = summary.tallies[comparison.candidate]
-            if tally.is_done:
+            standing = standings[comparison.candidate]
+            if standing.is_done:
                 continue
             with hold_back_signals():
                 now = time.monotonic()
@@ -130,11 +138,8 @@ class Examiner:
                     situations = situations_of(case)
                     if case in share:
                         begun.add(case)
-                tally.add(comparison, situations, seconds)
-                if comparison.verdict.failed:
-                    mark = str(mark_of(comparison))
-                    if tally.count_failure(comparison, mark, known[comparison.candidate]):
-                        view.found(comparison)
+                if standing.add(comparison, situations, seconds):
+                    view.found(comparison)
                 refused = comparison.verdict is Verdict.UNSUPPORTED
                 if refused not in counted:
                     counted.add(refused)
@@ -143,22 +148,26 @@ class Examiner:
             view.tell(summary)
 
     def _job_rounds(
-        self, source: CaseSource, summary: Summary, pending: PendingCandidates
+        self, source: CaseSource, summary: Summary, standings: Mapping[str, Standing]
     ) -> Iterator[Iterator[Job]]:
         """Yield the jobs of one round after the other.
 
         A round must be judged before the next one is drawn, because the refusals in it decide
         what the next one has.
         """
-        named = {entry.candidate: locate(entry.candidate) for entry in pending}
-        for jobs in source.rounds({name: summary.tallies[name] for name in named}):
-            in_time = self._until_limit(jobs, source, summary)
+        named = {name: locate(name) for name in standings}
+        for jobs in source.rounds(standings):
+            in_time = self._until_limit(jobs, source, summary, standings)
             yield (Job(case, named[name], self.request.against) for case, name in in_time)
             if summary.ended:
                 return
 
     def _until_limit(
-        self, jobs: list[tuple[Case, str]], source: CaseSource, summary: Summary
+        self,
+        jobs: list[tuple[Case, str]],
+        source: CaseSource,
+        summary: Summary,
+        standings: Mapping[str, Standing],
     ) -> Iterator[tuple[Case, str]]:
         """Yield the jobs that are still needed, until the time is over."""
         for case, candidate in jobs:
@@ -167,15 +176,18 @@ class Examiner:
             if has_begun and time.monotonic() > self.until:
                 summary.ended = LIMIT
                 return
-            tally = summary.tallies[candidate]
-            if not tally.is_done and not source.is_given_up(tally):
+            standing = standings[candidate]
+            if not standing.is_done and not source.is_given_up(standing):
                 yield case, candidate
 
     def _explain(
-        self, summary: Summary, name: str, source: CaseSource, view: ProgressView
+        self,
+        summary: Summary,
+        found: dict[str, Comparison],
+        source: CaseSource,
+        view: ProgressView,
     ) -> None:
         """Shrink each failure of a candidate, and name it by experiments."""
-        found = summary.tallies[name].found
         for mark, failure in found.items():
             if can_shrink(failure):
                 found[mark] = self._shrink_and_diagnose(failure, summary, source, view)
@@ -195,13 +207,13 @@ class Examiner:
         seconds = min(DIAGNOSE_SECONDS, self.until - time.monotonic())
         return add_diagnosis(smaller, self.session, seconds)
 
-    def _write_bundles(self, summary: Summary) -> None:
+    def _write_bundles(self, standings: Mapping[str, Standing]) -> None:
         """Write a bundle of each failure, and its record into the tally.
 
         If the ranks could not start, all candidates share one fault, and one bundle.
         """
         bundles, campaign = dict[int, str](), campaign_record(self.request, self.part)
-        failures = [(tally, f) for tally in summary.tallies.values() for f in tally.found.values()]
+        failures = [(each.tally, f) for each in standings.values() for f in each.found.values()]
         for tally, failure in failures:
             shared = id(failure.fault or failure)
             if shared not in bundles:

@@ -5,6 +5,7 @@ from typing import Any
 
 from harness.campaign.case_source import CaseSource
 from harness.campaign.request import Request
+from harness.campaign.standing import Standing
 from harness.campaign.tally import Tally, worst
 from harness.candidates import locate
 from harness.case import Case
@@ -49,16 +50,16 @@ def find_first_failure(request: Request, session: Session, *, shrink: bool) -> S
     earlier: list[Case] = []
     for lot in WHOLE.lots(request.count):
         source = CaseSource(request, session.pool.size, lot)
-        lot_tallies = {name: Tally(coverage=source.requested_coverage()) for name in named}
-        for jobs in source.rounds(lot_tallies):
+        standings = {name: Standing(Tally(coverage=source.requested_coverage())) for name in named}
+        for jobs in source.rounds(standings):
             asked = (Job(case, named[name], request.against) for case, name in jobs)
             for comparison in map(mark_known, session.judge(asked)):
-                lot_tallies[comparison.candidate].add(comparison)
+                standings[comparison.candidate].add(comparison)
                 if comparison.verdict.failed:
                     earlier += source.handed_out[: source.handed_out.index(comparison.case)]
                     return _shown(comparison, session, earlier, shrink=shrink)
         earlier += source.handed_out
-        tallies = {name: tallies[name] + tally for name, tally in lot_tallies.items()}
+        tallies = {name: tallies[name] + standing.tally for name, standing in standings.items()}
         if all(tally.lacking for tally in tallies.values()):
             break
     judged = max(tally.judged for tally in tallies.values())

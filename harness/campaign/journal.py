@@ -56,7 +56,7 @@ class Journal:
         """The seconds that the campaign has taken, with those of earlier runs."""
         return round(self._earlier_seconds + time.monotonic() - self._started, 3)
 
-    def told(self) -> str:
+    def line(self) -> str:
         """Return a line about what is known."""
         cases = sum(summary.cases for _, summary in self.known.values())
         return f"known before this run: {cases} cases in {len(self.known)} lots"

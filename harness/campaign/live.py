@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.campaign.summary import Summary
-from harness.campaign.table import print_plain
 from harness.compare import Comparison
+from harness.console import print_plain
 
 # Seconds between two lines of a log.
 LOG_INTERVAL = 60.0

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -82,7 +81,7 @@ def size_class(case: Case) -> str:
     return str(1 << (case.tokens - 1).bit_length())
 
 
-class Tally(msgspec.Struct, dict=True):
+class Tally(msgspec.Struct):
     """The counts of all comparisons of one candidate."""
 
     verdicts: Counter[str] = msgspec.field(default_factory=Counter)
@@ -122,28 +121,6 @@ class Tally(msgspec.Struct, dict=True):
     # begins with, and what its tensors look like.
     marks: Counter[str] = msgspec.field(default_factory=Counter)
 
-    # The next four are state of a run, and are not written. So they are properties, not fields.
-
-    @cached_property
-    def found(self) -> "dict[str, Comparison]":
-        """The first failure of each mark that is new in this run."""
-        return {}
-
-    @cached_property
-    def wanted(self) -> int:
-        """How many new failures this run looks for."""
-        return 1
-
-    @cached_property
-    def limits(self) -> str:
-        """The candidate's limits; empty until a case of this run was outside them."""
-        return ""
-
-    @cached_property
-    def outside_limits(self) -> int:
-        """How many cases of this run were outside the candidate's limits."""
-        return 0
-
     def add(
         self, comparison: "Comparison", situations: Iterable[str] = (), seconds: float = 0.0
     ) -> None:
@@ -162,9 +139,6 @@ class Tally(msgspec.Struct, dict=True):
             self.unjudgeable.setdefault(dtype, Counter())[most_hidden] += 1
         else:
             self.refused[comparison.reason] += 1
-            if comparison.limits:
-                self.limits = comparison.limits
-                self.outside_limits += 1
         if comparison.verdict is Verdict.KNOWN:
             self.known[comparison.reason] += 1
         if comparison.verdict.passed:
@@ -183,19 +157,6 @@ class Tally(msgspec.Struct, dict=True):
         used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
         self.used.setdefault(case.dtype, Histogram()).add(used)
         self.leanings.add(comparison)
-
-    def count_failure(self, comparison: "Comparison", mark: str, known: Iterable[str]) -> bool:
-        """Count a case that failed, and keep it if its mark is new; return whether it is."""
-        self.marks[mark] += 1
-        if mark in self.found or mark in known:
-            return False
-        self.found[mark] = comparison
-        return True
-
-    @property
-    def is_done(self) -> bool:
-        """Whether enough failures are found, so that the candidate is judged no further."""
-        return len(self.found) >= self.wanted
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -261,7 +222,7 @@ class Tally(msgspec.Struct, dict=True):
     @property
     def leans(self) -> list[str]:
         """The tensors that lean to one side over all cases that passed."""
-        return list(self.leanings.told())
+        return list(self.leanings.lines())
 
     @property
     def is_unshared(self) -> bool:

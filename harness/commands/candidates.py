@@ -26,9 +26,9 @@ def show(*, options: Output = Output()) -> int:
     """List the wired packages, and which releases are installed."""
     from rich.console import Console
 
-    from harness.campaign.table import empty_table, print_table
     from harness.candidates.published.environment import Environment, others_of
     from harness.candidates.published.library import libraries
+    from harness.console import empty_table, print_table
 
     wired: list[dict[str, Any]] = []
     for library in libraries().values():

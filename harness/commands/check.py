@@ -86,8 +86,9 @@ def run(steps: Steps = (), /, *, options: Check = Check()) -> int:
 
     from rich.console import Console
 
+    from harness.campaign.closing import closing
     from harness.campaign.summary import INTERRUPTED
-    from harness.campaign.table import closing, print_plain
+    from harness.console import print_plain
 
     console = Console(stderr=options.json)
     try:
@@ -118,14 +119,14 @@ def _judge(
     with hold_back_signals():
         from harness.campaign.check import check, conduct
         from harness.campaign.journal import Journal
-        from harness.campaign.table import print_plain
+        from harness.console import print_plain
         from harness.engine.engine import Lost
 
     until = time.monotonic() + (options.limit or math.inf)
     journal = Journal()
     if options.resume:
         journal = Journal.of(options.resume, request, ranks, part)
-        print_plain(console, journal.told())
+        print_plain(console, journal.line())
     summary: Summary | None = None
     try:
         with journal:

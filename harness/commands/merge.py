@@ -16,8 +16,10 @@ def run(documents: Documents, /, *, options: Report = Report()) -> int:
 
     from rich.console import Console
 
+    from harness.campaign.closing import closing
     from harness.campaign.merge import merge, read_document
-    from harness.campaign.table import closing, print_plain, show, show_failures
+    from harness.campaign.table import show, show_failures
+    from harness.console import print_plain
 
     summary = merge([(name, read_document(name)) for name in documents])
     console = Console(stderr=options.json)

@@ -67,7 +67,7 @@ class Examined:
     def leans(self) -> list[str]:
         """The tensors that lean to one side over the passing cases of all stages."""
         leanings = (stage.leanings for stage in self.stages.values())
-        return list(sum(leanings, Leanings()).told())
+        return list(sum(leanings, Leanings()).lines())
 
     @property
     def verdicts(self) -> Counter[str]:

@@ -20,7 +20,7 @@ by reading its source. Then a second reader, who had only the page and the packa
   reader still has a doubt about the page.
 - C and D: [not-findings.md](not-findings.md) lists these. They have no page.
 
-The second reader also read the newest release of each package. Nobody ran it.
+The second reader also read the newest release of each package, and did not run it.
 
 `python -m harness conformance` wrote these pages, from the folders of
 `harness/candidates/published/` and from `conformance.json`; so does `ci/docs.py`, without a run.

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.campaign.table import empty_table, print_plain
+from harness.console import empty_table, print_plain
 from harness.detection.score import Score
 from harness.detection.trial import Trial
 

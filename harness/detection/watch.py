@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from harness.campaign.table import print_plain
+from harness.console import print_plain
 from harness.detection.trial import Trial
 
 

@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from harness.against import ITSELF, compared_with
-from harness.campaign.table import print_plain
 from harness.compare import Change, Comparison, Drift
+from harness.console import print_plain
 from harness.golden.contents import Golden
 from harness.golden.own import candidate_of
 from harness.golden.verify import GoldenResults

@@ -179,7 +179,7 @@ class GoldenResults:
     @property
     def leans(self) -> list[str]:
         """Tensors that are off by the same in every run, and by too little to show in one."""
-        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
+        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.lines()]
 
     @property
     def unexamined(self) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.against import ITSELF, RECIPE_LIMITS, Against, names_recipe
-from harness.campaign.case_source import NothingToDraw, drawing_arguments, narrow
+from harness.campaign.case_source import NothingToDraw, drawing_arguments, fill, narrow
 from harness.campaign.coverage import sharing_requirement
 from harness.campaign.request import Request
 from harness.case.stated import ASKED, read_stated, spans_all_ranks, split_by_option
@@ -50,12 +50,16 @@ def strategy_for(
         drawn["sps"] = tuple(sp for sp in drawn["sps"] if sp > 1)
         if not drawn["sps"]:
             raise NothingToDraw("sp 1 is what against='self' compares with; ask for a larger one")
-    request = Request(candidates=(candidate,), count=0, seed=0, stated=others, **drawn)
+    named = ("dp",) if "dps" in {**options, **from_stated} else ()
+    request = Request(
+        candidates=(candidate,), count=0, seed=0, stated=others, named=named, **drawn
+    )
     if names_recipe(against):
         request = narrow(request, RECIPE_LIMITS)
-    least = max(min_ranks, ranks if spans_all_ranks(limits) else 1)
-    fitting = {"min_ranks": least, "max_ranks": ranks}
-    return cases(**{**drawing_arguments(narrow(request, limits)), **fitting, **further})
+    least = ranks if spans_all_ranks(limits) else 1
+    request = narrow(fill(request, least), limits)
+    fitting = {"min_ranks": max(min_ranks, least), "max_ranks": ranks}
+    return cases(**{**drawing_arguments(request), **fitting, **further})
 
 
 def named_fields(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:

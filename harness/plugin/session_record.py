@@ -59,7 +59,7 @@ class SessionRecord:
     @property
     def leans(self) -> list[str]:
         """The tensors that are off by the same in every case, by too little to fail one case."""
-        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.told()]
+        return [f"{name}: {text}" for name, each in self.leanings.items() for text in each.lines()]
 
     def cover(self, coverage: Mapping[str, Coverage], bounds: Mapping[str, Bounds]) -> None:
         """Add what a test or another session was asked for and judged."""

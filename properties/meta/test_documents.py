@@ -13,6 +13,7 @@ from harness.campaign.check import check
 from harness.campaign.examine import Examiner
 from harness.campaign.request import Request
 from harness.campaign.tally import PASSING, Tally
+from harness.case import parse
 from harness.cli import main, read
 from harness.judge import Session
 from harness.ranks.pool import RankPool
@@ -130,8 +131,8 @@ def test_a_bug_in_the_tutorial_candidate_is_found_shrunk_explained_and_replayed(
         shown = re.search(r"```\n(DIVERGED.*?)```", README, re.DOTALL)
         assert shown
         assert shown[1] in output
-    (failure,) = tally.found.values()
-    case = failure.case
+    (failure,) = tally.failures
+    case = parse(failure["case"])
     assert len(case.rows) <= 2, output
     assert case.tokens <= case.sp + 2, output
     (command,) = re.findall(r"^  replay  python -m harness (.*)", output, re.MULTILINE)

@@ -53,7 +53,7 @@ def find_owners(options: OwnStep, goldens: "dict[str, Golden]") -> list[str]:
     if unneeded and all(owner_of.values()):
         raise UsageError(
             f"--candidate={unneeded[0]}: the goldens in {options.store} hold what "
-            f"{', '.join(owners)} computes, and are for nobody else"
+            f"{', '.join(owners)} computes, and are for no other step"
         )
     return list(owners)
 

@@ -30,8 +30,8 @@ def record(options: Generate, folder: "Path", goldens: Goldens) -> int:
     """Run a candidate on every golden, and store what it computes in a new folder."""
     from rich.console import Console
 
-    from harness.campaign.table import print_plain
     from harness.candidates import locate
+    from harness.console import print_plain
     from harness.golden import Store, store_files
     from harness.golden.provenance import commit, fingerprint
     from harness.golden.recorded import record
@@ -83,7 +83,7 @@ def verify(options: Verify, goldens: Goldens) -> int:
 
     for name, golden in goldens.items():
         if not is_recorded(golden):
-            raise BadGolden(f"{name}: nobody recorded it, unlike others here; use two stores")
+            raise BadGolden(f"{name}: it was not recorded, unlike others here; use two stores")
     # Only for its errors: the code of an owner may not run, or a named candidate owns no golden.
     find_owners(options, goldens)
     with open_pool(options, options.ranks) as pool:

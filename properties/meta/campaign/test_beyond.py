@@ -8,7 +8,7 @@ import pytest
 from harness.campaign.bounds import Bounds
 from harness.campaign.case_source import BEYOND_FROM, CaseSource, draw
 from harness.campaign.request import Request
-from harness.campaign.tally import Tally
+from harness.campaign.standing import Standing
 from harness.case import parse
 from harness.case.stated import violated_limit
 from harness.compare import Comparison, KeyResult, Verdict
@@ -96,13 +96,13 @@ def test_a_case_whose_gradients_are_all_zero_is_not_in_the_bounds() -> None:
 
 def test_a_candidate_with_limits_is_given_large_cases_within_them() -> None:
     limits = "loss=token-mean layers=1 micro=1 window=none tied=0 steps=1 dp=1"
-    tallies, large = {"a": Tally()}, 0
-    for jobs in CaseSource(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds(tallies):
+    standing, large = Standing(), 0
+    for jobs in CaseSource(REQUEST, RANKS, Lot(0, REQUEST.count)).rounds({"a": standing}):
         for case, name in jobs:
             reason = violated_limit(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
-            tallies[name].add(replace(comparison, limits=limits if reason else ""))
+            standing.add(replace(comparison, limits=limits if reason else ""))
             large += not reason and false_passes.longest(case) > 12
-    assert tallies["a"].judged == BEYOND_FROM
+    assert standing.tally.judged == BEYOND_FROM
     assert large >= 2

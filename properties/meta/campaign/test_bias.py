@@ -56,7 +56,7 @@ def scattered(mean: float, by: float, count: int) -> list[float]:
 def test_a_mean_lean_is_reported_if_it_is_neither_chance_nor_rounding(
     leans: list[float], is_reported: bool
 ) -> None:
-    reports = [*Leanings({"bf16": {"grad.head": leaning_of(leans)}}).told()]
+    reports = [*Leanings({"bf16": {"grad.head": leaning_of(leans)}}).lines()]
     assert bool(reports) is is_reported
 
 
@@ -106,4 +106,4 @@ def test_gradients_that_are_a_hundredth_off_in_every_case_diverge(
         assert tally["verdict"] == "DIVERGED"
     assert [text.partition(" is ")[0] for text in one["leans"]] == ["grad.head"]
     assert len(every["leans"]) > 8
-    assert "is off by the same in every case, and by too little to be told in one" in written.err
+    assert "is off by the same in every case, and by too little to show in one" in written.err

@@ -8,6 +8,7 @@ import pytest
 
 from harness.campaign import case_source
 from harness.campaign.case_source import (
+    BEYOND_FROM,
     CASE_SEEDS,
     NONE_OF,
     TIMES,
@@ -18,6 +19,7 @@ from harness.campaign.case_source import (
     require_cases,
 )
 from harness.campaign.request import Request
+from harness.campaign.standing import Standing
 from harness.campaign.tally import Tally
 from harness.candidates import Named
 from harness.case import Case, LossContract, parse
@@ -41,14 +43,30 @@ LOT = Lot(0, REQUEST.count)
 def judge(source: CaseSource, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
     """Judge one candidate for each predicate; return its tally, and all supported cases."""
     predicates = {predicate.__name__: predicate for predicate in supports}
-    tallies, cases = {name: Tally() for name in predicates}, []
-    for jobs in source.rounds(tallies):
+    standings, cases = {name: Standing() for name in predicates}, []
+    for jobs in source.rounds(standings):
         for case, name in jobs:
             verdict = Verdict.EQUAL if predicates[name](case) else Verdict.UNSUPPORTED
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason="it says")
-            tallies[name].add(comparison)
+            standings[name].add(comparison)
             cases += [case] if verdict.passed else []
-    return list(tallies.values()), cases
+    return [standing.tally for standing in standings.values()], cases
+
+
+def judge_within(limits: str, source: CaseSource, ranks: int) -> list[Case]:
+    """Judge a candidate with these limits; return the cases within them."""
+    standing, cases = Standing(), []
+    for jobs in source.rounds({"a": standing}):
+        for case, name in jobs:
+            reason = violated_limit(case, limits, ranks)
+            verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
+            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
+            standing.add(replace(comparison, limits=limits if reason else ""))
+            cases += [] if reason else [case]
+    # No case but those of the first round is outside the limits.
+    assert standing.tally.refused.total() <= len(source.share)
+    assert standing.tally.judged == len(cases)
+    return cases
 
 
 def everything(_case: Case) -> bool:
@@ -112,26 +130,36 @@ def test_a_candidate_that_supports_almost_nothing_is_given_up_and_lacks_cases(
 def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
     limits: str,
 ) -> None:
-    tallies, cases = {"a": Tally()}, []
-    for jobs in CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT).rounds(tallies):
-        for case, name in jobs:
-            reason = violated_limit(case, limits, RANKS)
-            verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
-            comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
-            tallies[name].add(replace(comparison, limits=limits if reason else ""))
-            cases += [] if reason else [case]
-    assert len(set(cases)) == len(cases) == tallies["a"].judged == 12
-    assert tallies["a"].refused.total() <= 12
+    cases = judge_within(limits, CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT), RANKS)
+    assert len(set(cases)) == len(cases) == 12
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limits", "meshes"),
+    [
+        ({}, "ranks=all", {(2, 4), (4, 2)}),
+        ({"named": ("dp",)}, "ranks=all", {(4, 2)}),
+        ({}, "ranks=all dp=4", {(2, 4)}),
+        ({"rare_sps": (8,), "count": BEYOND_FROM}, "ranks=all", {(2, 4), (4, 2), (8, 1)}),
+    ],
+)
+def test_a_candidate_that_needs_all_ranks_is_given_cases_that_share_over_each_sp(
+    sizes: dict[str, Any], limits: str, meshes: set[tuple[int, int]]
+) -> None:
+    request = replace(REQUEST, sps=(1, 2, 4), dps=(1, 2), **sizes)
+    given = judge_within(limits, CaseSource(request, 8, Lot(0, request.count)), 8)
+    assert {(case.sp, case.dp) for case in given} == meshes
 
 
 @pytest.mark.slow
 def test_a_candidate_that_refuses_cases_within_its_own_limits_is_given_up() -> None:
-    tally = Tally()
-    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    standing = Standing()
+    tally = standing.tally
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": standing}):
         for case, name in jobs:
             verdict = Verdict.UNSUPPORTED
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason="no")
-            tally.add(replace(comparison, limits="layers=1"))
+            standing.add(replace(comparison, limits="layers=1"))
     assert NONE_OF <= tally.refused.total() < NONE_OF + 2 * REQUEST.count
     assert (tally.lacking, tally.verdict) == (12, "FAULT")
 
@@ -229,10 +257,11 @@ def test_the_limit_ranks_all_leaves_out_cases_with_fewer_ranks() -> None:
 
 
 def test_a_case_that_is_not_judgeable_is_replaced() -> None:
-    tally, cases = Tally(), []
-    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    standing, cases = Standing(), []
+    tally = standing.tally
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": standing}):
         for case, name in jobs:
-            tally.add(hidden(case, name) if case.layers == 1 else equal(case, name))
+            standing.add(hidden(case, name) if case.layers == 1 else equal(case, name))
             cases += [case] if case.layers > 1 else []
     assert tally.judged == len(cases) == 12
     assert (tally.lacking, tally.verdict) == (0, "EQUAL")
@@ -247,10 +276,11 @@ def test_a_case_that_is_not_judgeable_is_replaced() -> None:
 
 
 def test_a_campaign_without_a_judgeable_case_ends_as_a_fault() -> None:
-    tally = Tally()
-    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": tally}):
+    standing = Standing()
+    tally = standing.tally
+    for jobs in CaseSource(REQUEST, RANKS, LOT).rounds({"a": standing}):
         for case, name in jobs:
-            tally.add(hidden(case, name))
+            standing.add(hidden(case, name))
     assert NONE_OF <= tally.hidden < NONE_OF + 12
     assert (tally.lacking, tally.verdict) == (12, "FAULT")
 
@@ -294,8 +324,8 @@ def test_no_two_pieces_of_a_lot_are_given_the_same_case() -> None:
 
 
 def test_a_failed_candidate_is_given_no_more_cases() -> None:
-    source, tally = CaseSource(REQUEST, 2, LOT), Tally()
-    for jobs in source.rounds({"a": tally}):
+    source, standing = CaseSource(REQUEST, 2, LOT), Standing()
+    for jobs in source.rounds({"a": standing}):
         failed = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
-        assert tally.count_failure(failed, "a mark", ())
+        assert standing.add(failed)
     assert source.handed_out == source.share

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from harness.campaign.case_source import CaseSource
+from harness.campaign.closing import closing
 from harness.campaign.coverage import AT_AN_EDGE, ENOUGH, Coverage
 from harness.campaign.examine import empty_summary
 from harness.campaign.request import Request
-from harness.campaign.table import closing
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
+from harness.case.stated import violated_limit
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.conformance.examined import Examined
@@ -124,6 +125,29 @@ def test_rare_sizes_are_not_required() -> None:
     )  # fmt: skip
     source: Any = SimpleNamespace(share=[SHARED, large], _request=request)
     assert {*CaseSource.requested_coverage(source).asked} == {"a sequence over sp 2", AT_AN_EDGE}
+
+
+def test_what_a_candidate_that_needs_all_ranks_was_not_judged_on_comes_with_the_way_to_it() -> (
+    None
+):
+    request = Request(
+        candidates=("a",), sps=(2, 4), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=2, seed=0, rare_sps=(3,),
+    )  # fmt: skip
+    summary = empty_summary(request, 4, WHOLE, 1)
+    tally = summary.tallies["a"]
+    tally.coverage.ask(SHARED)
+    reason = f"its limits are {violated_limit(SHARED, 'ranks=all', 4)}"
+    tally.add(replace(judged(SHARED), verdict=Verdict.UNSUPPORTED, reason=reason))
+    tally.add(judged(replace(SHARED, sp=4)))
+    missing = (
+        "exit status 3: a was not judged on enough of what was asked for: none of 1 cases with"
+    )
+    sentence = closing(summary, 3)
+    assert sentence.startswith(f"{missing} a sequence over sp 2")
+    assert sentence.endswith(
+        ". Its cases take all ranks; judge each size by itself, as with --sp 2 --dp 1"
+    )
 
 
 def test_each_value_that_the_user_names_is_required() -> None:

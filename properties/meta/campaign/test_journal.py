@@ -43,7 +43,7 @@ def test_a_written_lot_is_known_and_written_only_once(tmp_path: Path) -> None:
     lots = write_lots(tmp_path / "new" / "folder", 2)
     journal = Journal.of(lots.parent, OWN_REQUEST, 2, WHOLE)
     assert journal.known == {lot: (PENDING, judge(lot, PENDING, passes)) for lot in LOTS[:2]}
-    assert journal.told() == f"known before this run: {2 * SIZE} cases in 2 lots"
+    assert journal.line() == f"known before this run: {2 * SIZE} cases in 2 lots"
     before = lots.read_bytes()
     journal.write(LOTS[0], PENDING, judge(LOTS[0], PENDING, passes))
     assert lots.read_bytes() == before

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
+from harness.campaign.closing import closing
 from harness.campaign.digest import BegunCases
 from harness.campaign.merge import merge
 from harness.campaign.request import Request
 from harness.campaign.summary import FORMAT, Summary
-from harness.campaign.table import closing, show
+from harness.campaign.table import MOST_UNMET, show
 from harness.campaign.tally import Histogram, Tally
 from harness.case import parse
 from harness.cli import main
@@ -300,14 +301,16 @@ def test_merging_needs_no_torch_and_less_than_half_a_second(tmp_path: Path) -> N
     assert min(seconds_of(merge) for _ in range(3)) < 0.5
 
 
-def test_situations_have_two_columns_on_a_wide_console_and_unmet_ones_show_never() -> None:
+def test_situations_that_no_judged_case_met_are_named_up_to_a_few() -> None:
     found = summary(1, 1, situations=36)
-    wide, narrow = printed(found, 40).splitlines(), printed(found, 39).splitlines()
-    assert "situations met: 35 of 36" in map(str.strip, wide)
-    (row,) = (line for line in wide if "never" in line)
-    assert row.split() == ["never", "situation", "0", "18", "situation", "18"]
-    assert sum(" situation " in line for line in wide) == 18
-    assert sum(" situation " in line for line in narrow) == 36
+    assert "\nsituations met: 35 of 36\n  never    situation 0\n" in printed(found)
+    found.refused["situation 0"] = 1
+    assert "\nsituations met: 35 of 36\n  refused  situation 0\n" in printed(found)
+    found.situations.update({name: -count for name, count in found.situations.items()})
+    text = printed(found)
+    assert "\nsituations met: 0 of 36\n" in text
+    assert text.count("\n  never    situation ") == MOST_UNMET - 1
+    assert f"\n  and {36 - MOST_UNMET} more, which --json lists\n" in text
 
 
 def test_a_table_that_does_not_fit_is_printed_as_lines_and_nothing_is_cut() -> None:

@@ -72,6 +72,20 @@ def test_the_limits_of_a_candidate_bound_the_values_of_the_cases() -> None:
     assert values(drawn, "ranks") == {4}
 
 
+def test_a_candidate_that_needs_all_ranks_shares_sequences_over_each_sp_unless_dps_are_named() -> (
+    None
+):
+    options: list[dict[str, Any]] = [{}, {"dps": (1, 2)}]
+    eight = [
+        draw_list(strategy_for("mine", "ranks=all", 8, against="plain", **named), 30, 0)
+        for named in options
+    ]
+    assert [{(case.sp, case.dp) for case in drawn} for drawn in eight] == [
+        {(2, 4), (4, 2)},
+        {(4, 2)},
+    ]
+
+
 @pytest.mark.parametrize(
     ("limits", "option", "message"),
     [

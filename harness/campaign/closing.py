@@ -1,0 +1,100 @@
+"""The last line of `check` and `merge`: the exit status, and the reason for it. Needs no torch."""
+
+from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
+from harness.campaign.tally import PASSING, Tally, worst
+from harness.case.stated import ALL_RANKS
+
+LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
+MOST_LEANS = 3
+# If no larger share of the cases is not judgeable in its dtype, the last line does not warn.
+MOST_HIDDEN = 0.1
+
+
+def closing(summary: Summary, status: int) -> str:
+    """Return the last line: the exit status, and why it is that."""
+    is_cut_short = summary.ended == LIMIT
+    tallies = summary.tallies.items()
+    reasons = [
+        why
+        for name, tally in tallies
+        if (why := _why_no_pass(name, tally, is_cut_short=is_cut_short))
+    ]
+    warnings = [warning for name, tally in tallies if (warning := _hidden_warning(name, tally))]
+    if status == 0 and reasons:
+        reasons = ["every case passed, but for what is listed as known"]
+    if summary.missing:
+        reasons.append("shards are missing")
+    if summary.undrawn:
+        drawn = "; ".join(f"no case with {value} was drawn" for value in summary.undrawn)
+        reasons.append(f"{drawn}: ask for more --cases")
+    if summary.ended == INTERRUPTED:
+        reasons.append("interrupted")
+    passed = "every case that was judged passed" if summary.ended else "every case passed"
+    return f"exit status {status}: {'; '.join([*(reasons or [passed]), *warnings])}"
+
+
+def _why_no_pass(candidate: str, tally: Tally, *, is_cut_short: bool) -> str:
+    """Return why a candidate did not pass, or an empty text.
+
+    `is_cut_short` is whether --limit ended the run.
+    """
+    if tally.verdict in PASSING:
+        return ""
+    if not tally.verdicts:
+        return f"{candidate} was given no case"
+    if tally.failures:
+        kinds = {failure["verdict"] for failure in tally.failures}
+        return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
+    if tally.lacking or not tally.judged:
+        return _why_too_few(candidate, tally)
+    return f"{candidate} {_why_over_all_cases(tally, is_cut_short=is_cut_short)}"
+
+
+def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
+    """Return why a candidate did not pass although it may have passed every single case."""
+    if tally.leans:
+        leans = "; ".join(tally.leans[:MOST_LEANS])
+        return f"is off by the same in every case, and by too little to show in one: {leans}"
+    if tally.is_unshared:
+        return (
+            f"shared nothing: in none of {tally.shared} cases at sp > 1 did one rank need "
+            "anything of another"
+        )
+    if tally.unexamined:
+        advice = f"{LEAVE_OUT}, or ask for more --cases"
+        if any(ALL_RANKS in reason for reason in tally.refused):
+            advice = "Its cases take all ranks; judge each size by itself, as with --sp 2 --dp 1"
+        return (
+            f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
+            + ("Raise --limit" if is_cut_short else advice)
+        )
+    forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
+    return f"fails as is listed of it, {forgiven}"
+
+
+def _why_too_few(candidate: str, tally: Tally) -> str:
+    """Return why a candidate was judged on fewer cases than requested."""
+    if tally.hidden > tally.refused.total():
+        return (
+            f"{candidate} could be judged on {tally.judged or 'none'} of "
+            f"{tally.judged + tally.hidden} cases"
+        )
+    drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
+    wanted = tally.judged + tally.lacking
+    return (
+        f"{candidate} supports {tally.judged or 'none'} of {drawn} cases that were drawn"
+        f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
+        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
+        "and --set"
+    )
+
+
+def _hidden_warning(candidate: str, tally: Tally) -> str:
+    """Return a warning if too many cases were not judgeable, or an empty text."""
+    if tally.hidden <= MOST_HIDDEN * (tally.judged + tally.hidden):
+        return ""
+    dtypes = ", ".join(tally.unjudgeable)
+    return (
+        f"more than a tenth of the cases of {candidate} were not judgeable in {dtypes}: ask for a "
+        "dtype that rounds less"
+    )
