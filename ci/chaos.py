@@ -173,7 +173,7 @@ def main() -> None:
     kinds = sum(len(at) for at in seconds.values())
     text = (
         f"{count} faults in a row from seed {seed}, of {kinds} kinds, and no miss. "
-        "How often each, and the median of the seconds until it was told:\n\n"
+        "How often each, and the median of the seconds until it was reported:\n\n"
     ) + table(("fault", *MOMENTS), rows)
     print(text)
     if "--keep" in sys.argv:

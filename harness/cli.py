@@ -43,7 +43,7 @@ Command = Callable[..., int | None]
 PATIENCE = 5.0
 # Seconds until an interrupt that Python has dropped is sent again.
 RETRY_DELAY = 0.05
-CLOSED_PIPE = f"nobody reads what this command prints; so the exit status is {FAULT}"
+CLOSED_PIPE = f"no reader is left for what this command prints; so the exit status is {FAULT}"
 STATUS = (
     "exit status: 0 all passed; 1 something diverged; 2 bad input; 3 a fault, also if a candidate "
     "supports too few cases to be judged; 4 a golden is missing or damaged; "
@@ -86,7 +86,7 @@ app.register_install_completion_command()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; by default with the arguments of the process."""
     if sys.stdout is None:
-        print_message("stdout is closed: nobody would learn what comes out")
+        print_message("stdout is closed, so no result could be read")
         return USAGE
     try:
         status = _parse_and_run(arguments)

@@ -15,5 +15,5 @@ def describe_unexpected(error: Exception) -> str:
         with os.fdopen(number, "w") as file:
             file.write("".join(traceback.format_exception(error)))
     except OSError as other:
-        return f"nothing can be judged here: {summary}; nor can it be told in full: {other}"
+        return f"nothing can be judged here: {summary}; nor can it be described in full: {other}"
     return f"nothing can be judged here: {summary}; in full in {name}"

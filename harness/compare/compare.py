@@ -180,7 +180,7 @@ def _run_fault(vacuous: str, out_of_step: str) -> Fault | None:
     if vacuous:
         return Fault(kind=Kind.VACUOUS, summary=vacuous)
     if out_of_step:
-        return Fault(kind=Kind.OUT_OF_STEP, summary=f"nobody hung, and yet {out_of_step}")
+        return Fault(kind=Kind.OUT_OF_STEP, summary=f"no rank hung, and yet {out_of_step}")
     return None
 
 

@@ -22,7 +22,7 @@ def missing_key_fault(oracle: Trace, trace: Trace, *, of_our_model: bool) -> Fau
     if of_our_model and key.startswith(GRADIENT) and _has_another_model(oracle, trace):
         return _another_model_fault(unknown, key)
     near = "".join(
-        f"; near: {match!r}, which nobody knows" for match in get_close_matches(key, unknown, 1)
+        f"; near: {match!r}, which is unknown" for match in get_close_matches(key, unknown, 1)
     )
     return key_fault(key, f"was never emitted{near}")
 

@@ -78,7 +78,7 @@ def _check_rounding(root: Look, wrong: Sequence[Evidence], ask: Ask) -> Look:
     of_losses = any("nll" in evidence.wrong_keys for evidence in wrong)
     why = "errors are small, but the same when weights move a little: no rounding"
     if rounding is None:
-        why = "errors are small, and nobody could say whether they are rounding"
+        why = "errors are small and may be rounding"
     name = "unclassified" if of_losses else "gradient-partial"
     return Look(name, f"{root.why}; {why}")
 

@@ -254,7 +254,7 @@ def test_a_command_whose_output_goes_to_a_closed_pipe_is_a_fault() -> None:
     command = [sys.executable, "-m", "harness", "golden", "list"]
     with os.fdopen(writes) as stdout:
         done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
-    message = b"harness: nobody reads what this command prints; so the exit status is 3\n"
+    message = b"harness: no reader is left for what this command prints; so the exit status is 3\n"
     assert (done.returncode, done.stderr) == (FAULT, message)
 
 

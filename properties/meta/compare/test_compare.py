@@ -190,7 +190,7 @@ def test_a_misspelt_key_is_mentioned_in_the_fault_of_the_missing_one() -> None:
         [[replace(f, key=misspelt) if f.key == HEAD else f for f in rank] for rank in ranks]
     )
     assert comparison.fault is not None
-    near = f"near: {misspelt!r}, which nobody knows"
+    near = f"near: {misspelt!r}, which is unknown"
     assert comparison.fault.summary == f"key {HEAD!r} was never emitted; {near}"
 
 

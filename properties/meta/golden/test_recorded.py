@@ -127,7 +127,7 @@ def test_a_store_with_recorded_and_other_goldens_is_refused(
         store_files({**recorded, "two-rows": goldens["two-rows"]}),
     )
     assert main(["golden", "verify", "--store", str(tmp_path / "both")]) == 4
-    assert "two-rows: nobody recorded it, unlike others here" in capsys.readouterr().err
+    assert "two-rows: it was not recorded, unlike others here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["generate", "diff"])

@@ -187,7 +187,7 @@ class PadsSeeEverything(GatherDialect):
         return Segments.masked(allowed_TT)
 
 
-@benign("pad-output-zeroed", looks_like="B67, rows behind the last boundary that nobody wrote")
+@benign("pad-output-zeroed", looks_like="B67, rows behind the last boundary, never written")
 class PadOutputZeroed(LocalDialect):
     """The kernel gets no pad token, and what it would have said of them is zero."""
 

@@ -143,7 +143,7 @@ class OtherSide(GatherDialect):
         return super().collate(case, turned, rank)
 
 
-@benign("ids-outside-the-vocabulary", looks_like="memory that nobody wrote, read as ids")
+@benign("ids-outside-the-vocabulary", looks_like="memory that was never written, read as ids")
 class IdsOutsideTheVocabulary(LocalDialect):
     """Columns of the padded batch without a token hold ids that no embedding has."""
 

@@ -30,7 +30,7 @@ from harness.case import Case
     named="segment-leak",
 )
 class OneDocument(LocalDialect):
-    """The kernel is told of a single row as long as the stream, and packed rows see each other."""
+    """The kernel is given one row as long as the stream, and packed rows see each other."""
 
     def segments(self, shard: Shard, case: Case) -> Segments:
         return segments_from(row_starts(shard)[:1], shard, case)
@@ -103,7 +103,7 @@ class FirstPositionIsOffset(LocalDialect):
 
 @mutant("B62", "huggingface/transformers#46634", needs=("sp>1",), named="segment-leak")
 class MaskHidesPacking(GatherDialect):
-    """A padded stream brings a mask of ones, and with a mask nobody looks for packed rows."""
+    """A padded stream brings a mask of ones, and with a mask packed rows are not looked for."""
 
     def segments(self, shard: Shard, case: Case) -> Segments:
         if shard.pad:

@@ -182,7 +182,7 @@ class GroupOfOne:
 
 @mutant("B129", "modelscope/ms-swift#10061", needs=("sp>1",), named="vacuous")
 class StaysAtOne(LocalDialect):
-    """Nobody reads the setting of sp: every rank computes all tokens, and nothing is exchanged."""
+    """The setting of sp is not read: every rank computes all tokens, and nothing is exchanged."""
 
     def step(
         self, model: Decoder, case: Case, samples: list[Sample], rank: Rank, emit: Emit
