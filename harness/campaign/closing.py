@@ -5,6 +5,8 @@ from harness.campaign.tally import PASSING, Tally, worst
 from harness.case.stated import ALL_RANKS
 
 LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
+# For a candidate that needs all ranks of the pool.
+EACH_SIZE = "judge each size by itself, as with --sp 2 --dp 1"
 MOST_LEANS = 3
 # If no larger share of the cases is not judgeable in its dtype, the last line does not warn.
 MOST_HIDDEN = 0.1
@@ -63,7 +65,7 @@ def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
     if tally.unexamined:
         advice = f"{LEAVE_OUT}, or ask for more --cases"
         if any(ALL_RANKS in reason for reason in tally.refused):
-            advice = "Its cases take all ranks; judge each size by itself, as with --sp 2 --dp 1"
+            advice = f"Its cases take all ranks; {EACH_SIZE}"
         return (
             f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
             + ("Raise --limit" if is_cut_short else advice)
@@ -81,11 +83,12 @@ def _why_too_few(candidate: str, tally: Tally) -> str:
         )
     drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
+    others = "--loss, --dtype, --sp, --dp, --ranks, --kernel and --set"
+    advice = EACH_SIZE if ALL_RANKS in reason else f"leave such cases out with {others}"
     return (
         f"{candidate} supports {tally.judged or 'none'} of {drawn} cases that were drawn"
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
-        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
-        "and --set"
+        f"of '{reason}': {advice}"
     )
 
 
