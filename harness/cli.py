@@ -54,7 +54,7 @@ COMMANDS = {
     "check": "Judge candidates on generated cases.",
     "merge": "Add up the shards of one campaign.",
     "repro": "Run one case, fully traced, and explain the outcome.",
-    "mutants": "Show how many known bugs the check finds and names.",
+    "mutants": "Show how many known bugs the check finds and names, or which your own cases show.",
     "conformance": "Judge published packages, and write the tables.",
     "report": "Make HTML pages of documents and bundles.",
     "doctor": "Say what can run on this machine, what cannot, and why.",

@@ -1,4 +1,7 @@
-"""`mutants`: count how many known bugs the check finds, and how many it names right."""
+"""`mutants`: count how many known bugs the check finds, and how many it names right.
+
+With a step that has a recipe: which mistakes in such a step would its cases show?
+"""
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +21,7 @@ from harness.commands.options import (
     Report,
     answer,
     require_writable_report,
+    status_of,
 )
 from harness.commands.ranks import open_pool
 from harness.commands.values import Count, Deadline, Default, Ranks, UsageError
@@ -46,7 +50,19 @@ class Mutants(Report, Pools, Campaign):
     deadline: Deadline = 10.0
 
 
-def run(*, options: Mutants = Mutants()) -> int:
+Own = Annotated[
+    str | None,
+    Parameter(
+        name="STEP",
+        help="path/to/file.py:NAME of a step with a recipe; its plain training is done with one "
+        "mistake at a time, to show which of them the cases bring to light",
+    ),
+]
+
+
+def run(step: Own = None, /, *, options: Mutants = Mutants()) -> int:
+    if step is not None:
+        return _try_own(step, options)
     # Kernels and wrappers are not drawn: some mutants change masks, which the other kernels do not
     # take, or the reduction, which a wrapper does itself.
     request, ranks = read_request(options)
@@ -82,6 +98,33 @@ def run(*, options: Mutants = Mutants()) -> int:
     show(power, console)
     document = {**power.record(), "placement": reader.placement}
     return answer(options, document, PASSED if power.passed else DIVERGED)
+
+
+def _try_own(step: str, options: Mutants) -> int:
+    """Try the mistakes of a step with a recipe on its own cases."""
+    usual = Mutants()
+    for name in ("only", "shrink", "required_only", "pools", "on", "against", "report"):
+        if getattr(options, name) != getattr(usual, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option}: is for the bank of mutants; leave it out beside {step}")
+    request, ranks = read_request(options, (step,))
+
+    from rich.console import Console
+
+    from harness.campaign.case_source import require_cases
+    from harness.candidates import locate
+    from harness.detection.mistakes import show_survey, try_mistakes
+    from harness.judge import Session
+
+    console = Console(stderr=options.json)
+    with open_pool(options, ranks, (step,)) as pool:
+        named = locate(step)
+        if not pool.has_recipe(named):
+            raise UsageError(f"{step} has no recipe, and so no mistakes are known of it")
+        require_cases(request, pool)
+        survey = try_mistakes(request, named, Session(pool))
+    show_survey(survey, console)
+    return answer(options, survey.record(), status_of(survey.verdict))
 
 
 class TrialReader:

@@ -374,8 +374,15 @@ def own_reference(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
         return refusal
     exact = replace(job, case=replace(job.case, dtype="fp64", mixed=False))
     # A recipe must show that it is a function of its batch.
-    own_runs = _own_runs(exact, again=is_of_recipe(job.against))
-    references = Run(exact, pool).with_own_runs(own_runs, traced=False).own_references()
+    references = references_now(exact, pool, again=is_of_recipe(job.against))
     if not isinstance(references, list):
         return references
     return references[0].only(list(filter(is_required, references[0])))
+
+
+def references_now(
+    job: Job, pool: RankPool, *, again: bool = False
+) -> list[Trace] | Fault | Unsupported:
+    """Run the candidate's own oracle and baselines; no other job may be under way."""
+    own_runs = _own_runs(job, again=again)
+    return Run(job, pool).with_own_runs(own_runs, traced=False).own_references()
