@@ -113,7 +113,7 @@ def _try_own(step: str, options: Mutants) -> int:
 
     from harness.campaign.case_source import require_cases
     from harness.candidates import locate
-    from harness.detection.mistakes import show_survey, try_mistakes
+    from harness.detection.mistakes import SurveyProgress, show_survey, try_mistakes
     from harness.judge import Session
 
     console = Console(stderr=options.json)
@@ -122,7 +122,7 @@ def _try_own(step: str, options: Mutants) -> int:
         if not pool.has_recipe(named):
             raise UsageError(f"{step} has no recipe, and so no mistakes are known of it")
         require_cases(request, pool)
-        survey = try_mistakes(request, named, Session(pool))
+        survey = try_mistakes(request, named, Session(pool), SurveyProgress(console))
     show_survey(survey, console)
     return answer(options, survey.record(), status_of(survey.verdict))
 

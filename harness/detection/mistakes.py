@@ -5,7 +5,8 @@ case shows it if its loss or a gradient is then outside the budgets, as that of 
 Only cases count that the step itself passes.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -51,6 +52,8 @@ class Survey:
 
     mistakes: list[Mistake] = field(default_factory=list)
     cases: int = 0
+    # How many cases the step does not support, by its reason.
+    refused: Counter[str] = field(default_factory=Counter)
     # The step's own failure, which ends the survey.
     failure: Comparison | None = None
 
@@ -69,13 +72,19 @@ class Survey:
         return {
             "verdict": self.verdict,
             "cases": self.cases,
+            "refused": dict(self.refused),
             "shown": len(self.shown),
             "failure": "" if self.failure is None else explain(self.failure),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
         }
 
 
-def try_mistakes(request: Request, step: Named, session: Session) -> Survey:
+def try_mistakes(
+    request: Request,
+    step: Named,
+    session: Session,
+    on_case: Callable[[Survey], None] = lambda _survey: None,
+) -> Survey:
     """Judge a step on a campaign, and try each mistake until a case shows it."""
     survey = Survey()
     for name in session.pool.hypotheses(step):
@@ -86,9 +95,11 @@ def try_mistakes(request: Request, step: Named, session: Session) -> Survey:
             survey.failure = comparison
             break
         if comparison.verdict is Verdict.UNSUPPORTED:
+            survey.refused[comparison.reason] += 1
             continue
         survey.cases += 1
         _try_on(comparison.case, step, session, survey.mistakes)
+        on_case(survey)
         if not any(mistake.is_open for mistake in survey.mistakes):
             break
     return survey
@@ -128,10 +139,29 @@ def _loss_and_gradients(trace: Trace) -> Trace:
     return trace.only({key for key in trace if key.startswith(GRADIENT)} | {"loss"})
 
 
+class SurveyProgress:
+    """Print a line whenever a case has shown further mistakes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._shown = console, 0
+
+    def __call__(self, survey: Survey) -> None:
+        if len(survey.shown) > self._shown:
+            self._shown = len(survey.shown)
+            print_plain(
+                self._console,
+                f"case {survey.cases}: {self._shown} of {len(survey.mistakes)} mistakes are shown",
+            )
+
+
 def show_survey(survey: Survey, console: Console) -> None:
     """Show in which case each mistake was found, and which were not."""
     if survey.failure is not None:
         print_plain(console, f"The step itself fails.\n\n{explain(survey.failure)}")
+        return
+    if not survey.cases:
+        reasons = [f"{count} times because of '{why}'" for why, count in survey.refused.items()]
+        print_plain(console, f"The step supports no case that was drawn: {'; '.join(reasons)}")
         return
     table = empty_table("mistakes that these cases show")
     table.add_column("case", justify="right", no_wrap=True)

@@ -1,16 +1,18 @@
 """`mutants STEP` tries the mistakes of a step with a recipe on the step's own cases."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from harness.campaign.request import Request
 from harness.candidates import locate
 from harness.cli import main
-from harness.detection.mistakes import Survey, try_mistakes
+from harness.detection.mistakes import Survey, show_survey, try_mistakes
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED
@@ -57,8 +59,14 @@ def test_a_step_that_fails_itself_ends_the_survey(harness_pool: RankPool) -> Non
     assert found.verdict == "DIVERGED"
 
 
-def test_a_survey_in_which_nothing_is_shown_is_a_fault() -> None:
-    assert Survey().verdict == "FAULT"
+def test_a_survey_in_which_nothing_is_shown_is_a_fault_that_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = Survey(refused=Counter({"dp=1": 3}))
+    assert nothing.verdict == "FAULT"
+    show_survey(nothing, Console())
+    expected = "The step supports no case that was drawn: 3 times because of 'dp=1'\n"
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.usefixtures("on_these_ranks")
@@ -72,6 +80,10 @@ def test_the_command_lists_what_is_shown_and_what_is_not(
     names = {each["anomaly"]: each["case"] for each in document["mistakes"]}
     assert names["label-shifted"].startswith("case/1 rows=")
     assert names["window-ignored"] == ""
+    at_once = sum(each["tried"] == 1 and each["case"] != "" for each in document["mistakes"])
+    assert written.err.startswith(
+        f"case 1: {at_once} of {len(document['mistakes'])} mistakes are shown\n"
+    )
     assert "not shown  window-ignored: no layer has a window\n" in written.err
     last = f"{document['shown']} of {len(document['mistakes'])} mistakes are shown by 2 cases"
     assert written.err.rstrip().endswith(last)
