@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from inspect import BoundArguments
 from types import FrameType
 
@@ -34,7 +33,6 @@ from harness.commands.options import (
 )
 from harness.commands.values import UsageError, as_text
 from harness.engine.no_ranks import NoRanks
-from harness.unexpected import describe_unexpected
 from harness.untrusted import BadInput, printable
 
 Command = Callable[..., int | None]
@@ -145,6 +143,8 @@ def _describe(error: exceptions.CycloptsError) -> str:
         word, why = error.argument.name, "needs a value"
     elif isinstance(error, exceptions.CoercionError) and error.token:
         word, why = f"{error.token.keyword}={error.token.value}", "takes no value"
+    from difflib import get_close_matches
+
     similar = get_close_matches(word, known, 1)
     page = " ".join(("harness", *(error.command_chain or ()), "--help"))
     return f"{word}: {why}; " + (f"did you mean {similar[0]}?" if similar else f"see `{page}`")
@@ -195,6 +195,8 @@ def _run(command: Command, bound: BoundArguments, launched_ranks: int | None = N
         print_message("interrupted; every rank is stopped")
         return STOPPED
     except Exception as error:  # noqa: BLE001 - a bug of ours is no verdict on the candidate
+        from harness.unexpected import describe_unexpected
+
         print_message(describe_unexpected(error))
         if options.json:
             print_json({"verdict": "FAULT", "fault": f"{type(error).__name__}: {error}"})

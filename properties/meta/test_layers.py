@@ -85,8 +85,14 @@ def test_a_rank_connects_and_finds_its_world_without_any_large_library() -> None
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 
-def test_help_answers_within_a_third_of_a_second() -> None:
+def test_help_takes_less_than_twice_what_importing_its_libraries_takes() -> None:
+    """Both take more processor time beside other work: on two idle cores 0.17 s and 0.11 s."""
+
     def ask() -> None:
         assert "check" in run_to_end(sys.executable, "-m", "harness", "--help").stdout
 
-    assert min(seconds_of(ask) for _ in range(3)) < 0.3
+    def import_libraries() -> None:
+        run_to_end(sys.executable, "-c", "import cyclopts.help, rich.console, rich.table")
+
+    pairs = [(seconds_of(ask), seconds_of(import_libraries)) for _ in range(5)]
+    assert min(help_page for help_page, _ in pairs) < 2 * min(libraries for _, libraries in pairs)
