@@ -91,7 +91,7 @@ class CaseSource:
         """Yield cases within these limits, of no lot of the campaign and no other part of this."""
         least = self._ranks if spans_all_ranks(limits) else 1
         try:
-            request = narrow(fill(self._request, least), limits)
+            request = narrow(fill_ranks(self._request, least), limits)
         except NothingToDraw:
             return
         meshes = product(request.sps, request.dps)
@@ -161,7 +161,7 @@ def narrow(request: Request, limits: str) -> Request:
     return replace(request, stated=tuple(f"{n}={','.join(v)}" for n, v in stated.items()))
 
 
-def fill(request: Request, least: int) -> Request:
+def fill_ranks(request: Request, least: int) -> Request:
     """Add the dp with which each sp takes `least` ranks, unless the user named dps."""
     if "dp" in request.named:
         return request

@@ -1,5 +1,6 @@
 """The last line of `check` and `merge`: the exit status, and the reason for it. Needs no torch."""
 
+from harness.campaign.coverage import SHARING
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.tally import PASSING, Tally, worst
 from harness.case.stated import ALL_RANKS
@@ -64,7 +65,8 @@ def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
         )
     if tally.unexamined:
         advice = f"{LEAVE_OUT}, or ask for more --cases"
-        if any(ALL_RANKS in reason for reason in tally.refused):
+        needs_all_ranks = any(ALL_RANKS in reason for reason in tally.refused)
+        if needs_all_ranks and any(SHARING in gap for gap in tally.unexamined):
             advice = f"Its cases take all ranks; {EACH_SIZE}"
         return (
             f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # One of so many drawn cases must be judged, up to ENOUGH of them.
 ENOUGH, DRAWN_FOR_ONE = 7, 4
 AT_AN_EDGE = "a target whose label is on another rank"
+SHARING = "a sequence over sp"
 LAYER = re.compile(r"layers\.\d+")
 # `harness.trace` has this prefix too, and needs numpy.
 GRADIENT = "grad."
@@ -44,7 +45,7 @@ def without_layer_number(key: str) -> str:
 
 def sharing_requirement(sp: int) -> str:
     """Name the requirement that a case shares a sequence over so many ranks."""
-    return f"a sequence over sp {sp}"
+    return f"{SHARING} {sp}"
 
 
 def _field_value(case: Case, field: str) -> str:

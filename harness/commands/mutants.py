@@ -113,7 +113,8 @@ def _try_own(step: str, options: Mutants) -> int:
 
     from harness.campaign.case_source import require_cases
     from harness.candidates import locate
-    from harness.detection.mistakes import SurveyProgress, show_survey, try_mistakes
+    from harness.detection.mistakes import try_mistakes
+    from harness.detection.survey_table import SurveyProgress, show_survey
     from harness.judge import Session
 
     console = Console(stderr=options.json)

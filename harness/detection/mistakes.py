@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from harness.against import RECIPE
 from harness.campaign.case_source import CaseSource
 from harness.campaign.request import Request
@@ -20,7 +17,6 @@ from harness.campaign.standing import Standing
 from harness.candidates import Named
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
-from harness.console import empty_table, print_plain
 from harness.engine.lot import WHOLE
 from harness.judge import Job, Session
 from harness.judge.stages import references_now
@@ -97,8 +93,12 @@ def try_mistakes(
         if comparison.verdict is Verdict.UNSUPPORTED:
             survey.refused[comparison.reason] += 1
             continue
+        references = references_now(Job(comparison.case, step, RECIPE), session.pool)
+        if isinstance(references, Fault | Unsupported):
+            # A case on which no mistake is tried shows nothing.
+            continue
         survey.cases += 1
-        _try_on(comparison.case, step, session, survey.mistakes)
+        _try_on(comparison.case, references, step, session, survey.mistakes)
         on_case(survey)
         if not any(mistake.is_open for mistake in survey.mistakes):
             break
@@ -116,11 +116,10 @@ def _judged(request: Request, step: Named, session: Session) -> Iterator[Compari
                 yield comparison
 
 
-def _try_on(case: Case, step: Named, session: Session, mistakes: list[Mistake]) -> None:
+def _try_on(
+    case: Case, references: list[Trace], step: Named, session: Session, mistakes: list[Mistake]
+) -> None:
     """Try all mistakes that are still open on one case."""
-    references = references_now(Job(case, step, RECIPE), session.pool)
-    if isinstance(references, Fault | Unsupported):
-        return
     oracle, *baselines = map(_loss_and_gradients, references)
     for mistake in (mistake for mistake in mistakes if mistake.is_open):
         name = f"{mistake.anomaly}: {mistake.sentence}"
@@ -137,44 +136,3 @@ def _try_on(case: Case, step: Named, session: Session, mistakes: list[Mistake]) 
 
 def _loss_and_gradients(trace: Trace) -> Trace:
     return trace.only({key for key in trace if key.startswith(GRADIENT)} | {"loss"})
-
-
-class SurveyProgress:
-    """Print a line whenever a case has shown further mistakes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._shown = console, 0
-
-    def __call__(self, survey: Survey) -> None:
-        if len(survey.shown) > self._shown:
-            self._shown = len(survey.shown)
-            print_plain(
-                self._console,
-                f"case {survey.cases}: {self._shown} of {len(survey.mistakes)} mistakes are shown",
-            )
-
-
-def show_survey(survey: Survey, console: Console) -> None:
-    """Show in which case each mistake was found, and which were not."""
-    if survey.failure is not None:
-        print_plain(console, f"The step itself fails.\n\n{explain(survey.failure)}")
-        return
-    if not survey.cases:
-        reasons = [f"{count} times because of '{why}'" for why, count in survey.refused.items()]
-        print_plain(console, f"The step supports no case that was drawn: {'; '.join(reasons)}")
-        return
-    table = empty_table("mistakes that these cases show")
-    table.add_column("case", justify="right", no_wrap=True)
-    table.add_column("mistake", no_wrap=True)
-    table.add_column("what is wrong", overflow="fold")
-    for mistake in survey.shown:
-        table.add_row(str(mistake.tried), mistake.anomaly, Text(mistake.sentence))
-    console.print(table)
-    for mistake in survey.mistakes:
-        if not mistake.case:
-            why = f"cannot be tried: {mistake.fault}" if mistake.fault else "not shown"
-            print_plain(console, f"{why}  {mistake.anomaly}: {mistake.sentence}")
-    cases = "1 case" if survey.cases == 1 else f"{survey.cases} cases"
-    print_plain(
-        console, f"\n{len(survey.shown)} of {len(survey.mistakes)} mistakes are shown by {cases}"
-    )

@@ -237,7 +237,7 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
 def with_context_parallel(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
     """Torch's own context parallelism, whose ring has no mask: rows are padded behind.
 
-    It merges the ring's parts in fp32, below all that a case in fp64 can keep exact.
+    It merges the ring's parts in fp32, also where everything else is in fp64.
     """
     axis, n = mesh["sp"], mesh["sp"].size()
     real_BS = batch["attention_mask"]

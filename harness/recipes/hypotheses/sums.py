@@ -68,11 +68,11 @@ def of_statistics() -> list[Hypothesis]:
         predicted, own = (partial(add, shards=shards) for add in (_with_shards, _with_own_shards))
         each = f"each shard of {layout}"
         found += [
-            Hypothesis("statistic-per-rank", f"what the loss computes {how}", change, parts)
+            Hypothesis("statistic-per-rank", f"the loss computes {how}", change, parts)
             for how, change, parts in (
-                (f"over targets is that of what {each} predicts", predicted, _by_share),
-                (f"over targets is that of those in {each}", own, _by_share),
-                (f"from columns is that of those in {each}", own, partial(_by_share, blank=True)),
+                (f"means over the targets that {each} predicts", predicted, _by_share),
+                (f"means over the targets in {each}", own, _by_share),
+                (f"with the columns of {each} alone", own, partial(_by_share, blank=True)),
             )
         ]
     return found

@@ -146,6 +146,12 @@ def test_a_candidate_that_needs_all_ranks_and_is_not_judged_at_each_size_gets_ad
     sentence = closing(summary, 3)
     assert "not judged on enough of what was asked for: none of 1 cases with a seq" in sentence
     assert sentence.endswith(f". Its cases take all ranks; {advice}")
+    # Other sizes do not help with what has nothing to do with them.
+    tally.coverage.judged["a sequence over sp 2"] = 1
+    tally.coverage.asked["dtype=bf16"] = 1
+    assert closing(summary, 3).endswith(
+        "with --sp, --dtype, --loss and --set, or ask for more --cases"
+    )
 
 
 def test_each_value_that_the_user_names_is_required() -> None:

@@ -12,7 +12,8 @@ from rich.console import Console
 from harness.campaign.request import Request
 from harness.candidates import locate
 from harness.cli import main
-from harness.detection.mistakes import Survey, show_survey, try_mistakes
+from harness.detection.mistakes import Survey, try_mistakes
+from harness.detection.survey_table import show_survey
 from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.places import PLANTED
