@@ -1,5 +1,6 @@
 """The default Hypothesis profile of this project's tests, and which tests run by default."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -30,7 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     with without_a_search_for_garbage():
-        return (yield)
+        collected = yield
+    # What has been imported and collected stays until the end: the collector need not look again.
+    gc.freeze()
+    return collected
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -53,7 +53,7 @@ def test_a_right_step_with_images_passes(count: int, pool: RankPool) -> None:
         assert comparison.verdict.passed, explain(comparison)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_images_or_of_axes_is_found_where_it_is(fault: str, pool: RankPool) -> None:
     comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)

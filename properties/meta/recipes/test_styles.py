@@ -71,6 +71,7 @@ def test_a_fault_is_found_and_named_in_any_style(
     assert add_diagnosis(failure, Session(pool)).called == FAULTS[fault]
 
 
+@pytest.mark.slow
 def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
     pool: RankPool,
 ) -> None:
