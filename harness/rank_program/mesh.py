@@ -1,4 +1,8 @@
-"""The process groups of a mesh (dp, sp), made once and kept."""
+"""The process groups of a mesh (dp, sp), made once and kept.
+
+In each group of gloo a thread wakes a hundred times a second. So meshes share what they can: the
+group of one rank alone, and the gate of the first so many ranks.
+"""
 
 from dataclasses import dataclass
 
@@ -30,12 +34,17 @@ def groups(dp: int, sp: int) -> tuple[list[list[int]], list[list[int]]]:
     return sp_groups, dp_groups
 
 
+ALONE = "one rank"
+
+
 class Meshes:
     """The seats of this process, by the shape of the mesh."""
 
     def __init__(self, index: int, device: torch.device) -> None:
         self._index, self._device = index, device
         self._seats: dict[tuple[int, int], Seat | None] = {}
+        # By name, of other ranks as well.
+        self._groups: dict[str, dist.ProcessGroup] = {}
 
     def build(self, dp: int, sp: int) -> None:
         """Make the groups of a mesh; every rank of the pool must call this, in the same order."""
@@ -44,7 +53,7 @@ class Meshes:
         sp_group = self._make_groups(sp_groups, f"sp of {dp}x{sp}")
         dp_group = self._make_groups(dp_groups, f"dp of {dp}x{sp}")
         world = self._make_groups([everyone], f"world of {dp}x{sp}")
-        gate = self._make_groups([everyone], f"{GATE} of {dp}x{sp}")
+        gate = self._make_groups([everyone], f"{GATE} of {dp * sp}")
         if not (sp_group and dp_group and world and gate):
             self._seats[dp, sp] = None
             return
@@ -66,7 +75,9 @@ class Meshes:
         """
         own = None
         for ranks in groups:
-            group = dist.new_group(ranks, group_desc=group_name(description, ranks))
+            name = group_name(description if len(ranks) > 1 else ALONE, ranks)
+            if name not in self._groups:
+                self._groups[name] = dist.new_group(ranks, group_desc=name)
             if self._index in ranks:
-                own = group
+                own = self._groups[name]
         return own
