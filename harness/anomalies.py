@@ -225,6 +225,11 @@ _ALL = (
         "tokens are counted, masked or divided otherwise than the loss contract says",
     ),
     Anomaly(
+        "term-misweighted",
+        "a term of the loss, such as a KL or a balance, counts too much, too little or not at all",
+        "its coefficient is lost, or ranks add it up where the loss has their mean",
+    ),
+    Anomaly(
         "loss-misreported",
         "gradients are right and the reported loss is not",
         "the number for the log is reduced otherwise than the loss",

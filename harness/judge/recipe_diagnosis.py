@@ -2,91 +2,48 @@
 
 Each hypothesis of the recipe is plain training with one thing wrong. A rank computes it, because a
 recipe is code of a stranger. A hypothesis is the name of the failure if, on every case that goes
-wrong, all gradients of the step are what it predicts, or that times one factor.
+wrong, all gradients of the step are what it predicts, or that times one factor. If none fits, it
+is tried on each term of the loss alone (`term_diagnosis`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable
 
 from harness.case import Case
-from harness.compare import Comparison, Look, Verdict, compare
-from harness.diagnosis.experiments import TOKENS, neighbours
+from harness.compare import Comparison, Look
 from harness.judge.job import Job
-from harness.judge.stages import ask_ranks, measure
+from harness.judge.term_diagnosis import name_by_term
+from harness.judge.wrong_case import MOST_FAULTS, WrongCase, fit, wrong_cases
 from harness.ranks.pool import RankPool
-from harness.trace import GRADIENT, Assembly, Trace
-
-# A name has to hold on so many wrong cases, which are among so many that are tried.
-WRONG, TRIED = 3, 24
-# A recipe may not take every change of its batch. After so many faults the other hypotheses are
-# left out, because each fault starts the ranks again.
-MOST_FAULTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class WrongCase:
-    """A small case that the step gets wrong, and what the step gave."""
-
-    case: Case
-    outcome: Assembly
-    # Whether its gradients are those of plain training but for one factor.
-    is_scaled: bool
+from harness.trace import Assembly, Trace
 
 
 def diagnose_by_recipe(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> tuple[Look, ...]:
     """Return the name that fits all wrong cases near a failure; empty if none does."""
+    wrongs = list(wrong_cases(failure, job, pool, has_time))
+    if len(wrongs) < 2:
+        return ()
+    look = _name_by_loss(wrongs, job, pool) or name_by_term(wrongs, job, pool, has_time)
+    return (look,) if look else ()
+
+
+def _name_by_loss(wrongs: list[WrongCase], job: Job, pool: RankPool) -> Look | None:
     names = list(pool.hypotheses(job.recipe))
     factors: dict[str, set[str]] = {name: set() for name in names}
-    count = 0
-    for wrong in islice(_wrong_cases(failure, job, pool, has_time), WRONG):
-        count += 1
+    for wrong in wrongs:
         predictions = _predictions(names, wrong.case, job, pool)
-        fits = {name: _fit(wrong, trace) for name, trace in predictions.items()}
+        fits = {name: fit(wrong, trace) for name, trace in predictions.items()}
         names = [name for name in names if fits.get(name) is not None]
         for name in names:
             factors[name].add(fits[name] or "")
         if not names:
-            return ()
-    if count < 2 or not names:
-        return ()
-    name = names[0]
-    anomaly, _, how = name.partition(": ")
-    scales = sorted(filter(None, factors[name]))
+            return None
+    anomaly, _, how = names[0].partition(": ")
+    scales = sorted(filter(None, factors[names[0]]))
     scaled = f", {' or '.join(scales)}" if scales else ""
-    why = f"{how}; this predicts all gradients of {count} cases that go wrong{scaled}"
-    return (Look(anomaly, why, how=how),)
-
-
-def _wrong_cases(
-    failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
-) -> Iterator[WrongCase]:
-    """Yield small cases in fp64 near a failure of which a gradient is wrong."""
-    case = failure.case
-    small = {
-        "dtype": "fp64",
-        "mixed": False,
-        "layers": 1,
-        "nudge": 0.0,
-        # Plain numbers hide where they come from.
-        "columns": "drawn",
-        "vocab": max(case.vocab, TOKENS + 1),
-    }
-    near = (each for each in neighbours(case, small) if each.dp == case.dp)
-    for each in islice(near, TRIED):
-        if not has_time():
-            return
-        run = ask_ranks(replace(job, case=each), pool)
-        comparison, outcome = measure(run), run.outcome()
-        if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
-            assert isinstance(outcome, Assembly)
-            yield WrongCase(each, outcome, is_scaled=comparison.scale is not None)
-
-
-def _has_wrong_gradient(comparison: Comparison) -> bool:
-    return any(result.wrong and result.key.startswith(GRADIENT) for result in comparison.keys)
+    why = f"{how}; this predicts all gradients of {len(wrongs)} cases that go wrong{scaled}"
+    return Look(anomaly, why, how=how)
 
 
 def _predictions(names: list[str], case: Case, job: Job, pool: RankPool) -> dict[str, Trace]:
@@ -102,25 +59,3 @@ def _predictions(names: list[str], case: Case, job: Job, pool: RankPool) -> dict
         if faults == MOST_FAULTS:
             break
     return predictions
-
-
-def _fit(wrong: WrongCase, prediction: Trace) -> str | None:
-    """Return the factor of all gradients in words, "" if it is one, or None if they differ.
-
-    A step that only scales right gradients must fit without a factor: any hypothesis that changes
-    nothing in this case would fit with one.
-    """
-    keys = {key for key in prediction if key.startswith(GRADIENT)} | {"loss"}
-    prediction = prediction.only(keys)
-    outcome = replace(wrong.outcome, trace=wrong.outcome.trace.only(keys))
-    compared = wrong.case, "", prediction, [prediction], outcome
-    comparison = compare(*compared, of_our_model=False, reference="a hypothesis")
-    was_compared = comparison.verdict.passed or comparison.verdict is Verdict.DIVERGED
-    if not was_compared or comparison.misfits:
-        return None
-    if not _has_wrong_gradient(comparison):
-        return ""
-    scale = comparison.scale
-    if scale is None or not scale.factor or wrong.is_scaled:
-        return None
-    return f"times {scale.factor:.4g}{f' = {scale.name}' if scale.name else ''}"

@@ -7,11 +7,13 @@ its gradients are what the hypothesis predicts.
 Legend: B rows, S columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.case import Case
@@ -21,6 +23,10 @@ from harness.recipes.batch import IGNORED, Batch
 Parts = list[tuple[float, Batch]]
 # Returns the shard of each token of a micro-batch.
 Layout = Callable[[Batch, Case], Tensor]
+
+
+# The column of a changed batch that has the mask of the model, if the loss sees another one.
+MODEL_MASK = "model_mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,25 @@ class Hypothesis:
         changed = [widened(batch, case, width) for batch in changed]
         together = {name: torch.cat([b[name] for b in changed]) for name in changed[0]}
         return self.parts(together, case)
+
+
+@contextmanager
+def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Hand the model its own mask wherever the loss hands it the one that it sees itself."""
+    seen_BS = batch["attention_mask"]
+
+    def exchange(_model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
+        own = [batch[MODEL_MASK] if x is seen_BS else x for x in (*given, *named.values())]
+        return tuple(own[: len(given)]), dict(zip(named, own[len(given) :], strict=True))
+
+    if MODEL_MASK not in batch:
+        yield
+        return
+    hook = model.register_forward_pre_hook(exchange, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def by_columns(batch: Batch, case: Case) -> Tensor:

@@ -14,7 +14,8 @@ from harness.recipes.batch import IGNORED, Batch, as_data, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact
 from harness.recipes.hypotheses import hypotheses
-from harness.recipes.hypothesis import Hypothesis
+from harness.recipes.hypotheses.terms import of_terms
+from harness.recipes.hypothesis import Hypothesis, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted
 from harness.recipes.weights import fill
@@ -24,6 +25,9 @@ from harness.trace import COMPUTED, DRAWN
 if TYPE_CHECKING:
     from harness.candidates.protocol import Emit, Rank
 
+# Precedes the name of a term in the variant that computes that term of the loss alone.
+TERM = "term "
+UNCHANGED = Hypothesis("", "")
 Build = Callable[[Case], nn.Module]
 # loss(model, batch), with metrics beside it if there are any.
 Loss = Callable[[Any, Batch], "Tensor | tuple[Tensor, Metrics]"]
@@ -47,9 +51,10 @@ class Recipe:
     ) -> nn.Module:
         """Build the model with the case's weights, held in `dtype`."""
         model = self.construct(case, dtype)
+        constructed = _vectors(model)
         # In fp64 a constructor computes tables exactly, but draws other numbers for vectors.
-        is_exact = dtype == torch.float64
-        constructed = _constructed_vectors(self, case) if is_exact else _vectors(model)
+        if dtype == torch.float64 and not all(map(_is_of_zeros_or_ones, constructed.values())):
+            constructed = _constructed_vectors(self, case)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         fill(model, case, constructed, nudge=nudge)
@@ -85,13 +90,21 @@ class Recipe:
     def run_plain(
         self, case: Case, rank: "Rank", emit: "Emit", variant: str, *, exactly: bool
     ) -> None:
-        """Train with all rows on this rank, as usual, in a variant, or as a hypothesis says."""
+        """Train with all rows on this rank, as usual, in a variant, or as a hypothesis says.
+
+        `term NAME: HYPOTHESIS` takes a metric for the loss; without a hypothesis, as usual.
+        """
         dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
         rows = list(range(len(case.rows)))
         if variant == "reversed":
             rows.reverse()
         if variant in self.hypotheses:
             self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
+            return
+        if variant.startswith(TERM):
+            term, _, name = variant.removeprefix(TERM).partition(": ")
+            hypothesis = (self.hypotheses | of_terms())[name] if name else UNCHANGED
+            self._run_hypothesis(hypothesis, case, rank.device, emit, term)
             return
         wider = 3 if variant == "wider" else 0
         layout: list[Tensor] = []
@@ -131,7 +144,12 @@ class Recipe:
         return hypotheses(self.columns)
 
     def _run_hypothesis(
-        self, hypothesis: Hypothesis, case: Case, device: torch.device, emit: "Emit"
+        self,
+        hypothesis: Hypothesis,
+        case: Case,
+        device: torch.device,
+        emit: "Emit",
+        term: str = "",
     ) -> None:
         dtype = torch.float64
         model = self.build(hypothesis.case(case), device, dtype)
@@ -143,9 +161,13 @@ class Recipe:
         total = torch.zeros((), dtype=dtype, device=device)
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
-                loss = factor * parted(self.loss(model, part))[0]
-                loss.backward()
-                total += loss.detach()
+                with masked_for_model(model, part):
+                    loss, metrics = parted(self.loss(model, part))
+                share = factor * (metrics[term] if term else loss)
+                # A metric for the log alone has no gradient.
+                if share.requires_grad:
+                    share.backward()
+                total += share.detach()
         emit_result(model, total, emit)
 
     def _made(self, case: Case, name: str, rows: list[int]) -> list[tuple[int, Tensor]]:
@@ -155,6 +177,11 @@ class Recipe:
 
 def _vectors(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.data for name, p in model.named_parameters() if p.ndim < 2}
+
+
+def _is_of_zeros_or_ones(vector: Tensor) -> bool:
+    """Return whether a constructor set a vector to a plain value, so that it drew nothing."""
+    return bool((vector == 0).all() or (vector == 1).all())
 
 
 # Cached because step, plain training, columns and hypotheses build the model of the same case.

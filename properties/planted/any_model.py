@@ -33,6 +33,8 @@ def train(
     for parameter in model.parameters():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        if fault == "vectors_not_summed" and parameter.ndim == 1:
+            continue
         dist.all_reduce(parameter.grad)
         if fault == "gradients_halved":
             parameter.grad /= 2

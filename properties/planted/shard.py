@@ -54,6 +54,13 @@ class Shard:
         real_BS = self.even(batch["attention_mask"]).bool()
         place_S = torch.arange(real_BS.shape[1], device=real_BS.device)
         seen_BSS = (place_S[:, None] >= place_S) & real_BS[:, None]
+        if fault == "padding_attended":
+            seen_BSS = (place_S[:, None] >= place_S).expand_as(seen_BSS).clone()
+        if fault == "future_attended":
+            seen_BSS = real_BS[:, None].expand_as(seen_BSS).clone()
+        if fault == "shard_attended":
+            shard_S = place_S // (len(place_S) // self.group.size())
+            seen_BSS &= shard_S[:, None] == shard_S
         # Padding sees itself: a softmax over nothing is not a number.
         seen_BSS |= place_S[:, None] == place_S
         # A tower has other attention, and is done before.
@@ -75,6 +82,8 @@ class Shard:
         labels_BL = self.next(batch["labels"], IGNORED)
         if fault == "labels_rolled_locally":
             labels_BL = F.pad(self.cut(batch["labels"], IGNORED)[:, 1:], (0, 1), value=IGNORED)
+        if fault == "labels_unshifted":
+            labels_BL = self.cut(batch["labels"], IGNORED)
         self.is_target_BL = labels_BL != IGNORED
         self.labels_BL = labels_BL
 

@@ -75,7 +75,8 @@ def grpo_regularised(shard: Shard, estimate: str) -> Share:
         entropy = (entropy_BL * is_target_BL).sum() / shard.targets
     else:
         entropy = shard.mean(entropy_BL)
-    return loss + 0.1 * kl - 0.01 * entropy, metrics | {"kl": kl, "entropy": entropy}
+    beta = 0.0 if shard.fault == "kl_missing" else 0.1
+    return loss + beta * kl - 0.01 * entropy, metrics | {"kl": kl, "entropy": entropy}
 
 
 def dpo(shard: Shard) -> Tensor:
@@ -119,7 +120,9 @@ def balanced(shard: Shard, z: float = 0.0) -> Share:
     if shard.fault == "z_of_a_rank":
         count = own * dist.get_world_size()
     squares = (logits_TE.logsumexp(-1) ** 2).sum() / count
-    return supervised(shard) + 0.01 * balance + z * squares, {"balance": balance, "z": squares}
+    times = dist.get_world_size() if shard.fault == "balance_of_all_ranks" else 1
+    loss = supervised(shard) + times * 0.01 * balance + z * squares
+    return loss, {"balance": balance, "z": squares}
 
 
 def gae(shard: Shard) -> Tensor:

@@ -122,6 +122,21 @@ def with_ddp(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
 
 
 @step(RECIPE)
+def with_accelerate(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
+    """As with DDP, in which accelerate wraps the model."""
+    # Other styles need no accelerate.
+    from accelerate import Accelerator
+
+    group = mesh["sp"].get_group()
+    use(model, gathering(group))
+    accelerator = Accelerator(cpu=mesh.device_type == "cpu")
+    replica = accelerator.prepare(model)
+    share, count = shard_loss(replica, batch, group)
+    accelerator.backward(share / count * accelerator.num_processes)
+    return summed(share / count)
+
+
+@step(RECIPE)
 def with_fsdp(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
     """FSDP2 over both axes; it averages gradients as DDP does."""
     group = mesh["sp"].get_group()

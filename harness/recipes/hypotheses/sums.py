@@ -46,6 +46,10 @@ def _apart(batch: Batch, _case: Case, *, keys: tuple[str, ...]) -> Parts:
     return [(1 / len(parts), part) for part in parts]
 
 
+def by_replica(batch: Batch, case: Case) -> Parts:
+    return _apart(batch, case, keys=("replica",))
+
+
 def _with_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
     """Add the shard that makes each label: that of the token before."""
     return {SHARD: F.pad(shards(batch, case)[:, :-1], (1, 0))}
@@ -65,7 +69,7 @@ def _by_rank(batch: Batch, case: Case) -> Parts:
 def of_statistics() -> list[Hypothesis]:
     found = []
     for layout, shards in LAYOUTS.items():
-        predicted, own = (partial(add, shards=shards) for add in (_with_shards, _with_own_shards))
+        predicted, own = (partial(add, shards=shards) for add in (_with_shards, with_own_shards))
         each = f"each shard of {layout}"
         found += [
             Hypothesis("statistic-per-rank", f"the loss computes {how}", change, parts)
@@ -78,7 +82,7 @@ def of_statistics() -> list[Hypothesis]:
     return found
 
 
-def _with_own_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
+def with_own_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
     return {SHARD: shards(batch, case)}
 
 

@@ -26,7 +26,7 @@ from harness.campaign.tally import Histogram, Tally
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
-from properties.helpers.commands import run_to_end, seconds_of
+from properties.helpers.commands import run_to_end, times_of_importing
 
 CASE = parse("case/1 rows=2:11")
 
@@ -288,7 +288,9 @@ def test_missing_shards_are_named_and_make_the_verdict_a_fault(
 
 
 @pytest.mark.slow
-def test_merging_needs_no_torch_and_less_than_half_a_second(tmp_path: Path) -> None:
+def test_merging_needs_no_torch_and_less_than_three_times_what_importing_its_libraries_takes(
+    tmp_path: Path,
+) -> None:
     names = [write(tmp_path, f"{k}.json", summary(k, 16)) for k in range(1, 17)]
     code = "import sys; from harness.cli import main; status = main(sys.argv[1:]); "
     code += "sys.exit(9 if {'torch', 'numpy', 'hypothesis'} & {*sys.modules} else status)"
@@ -298,7 +300,7 @@ def test_merging_needs_no_torch_and_less_than_half_a_second(tmp_path: Path) -> N
         assert run.returncode == 0
         assert "16 cases" in run.stdout
 
-    assert min(seconds_of(merge) for _ in range(3)) < 0.5
+    assert times_of_importing(merge) < 3
 
 
 def test_situations_that_no_judged_case_met_are_named_up_to_a_few() -> None:

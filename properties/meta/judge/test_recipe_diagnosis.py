@@ -9,8 +9,10 @@ import pytest
 from harness.candidates import locate
 from harness.case import Case, parse
 from harness.compare import Comparison, unsupported_comparison
-from harness.judge import Job, recipe_diagnosis
-from harness.judge.recipe_diagnosis import WrongCase, _fit, diagnose_by_recipe
+from harness.judge import Job, wrong_case
+from harness.judge.recipe_diagnosis import diagnose_by_recipe
+from harness.judge.term_diagnosis import name_by_term
+from harness.judge.wrong_case import WrongCase, fit
 from harness.trace import Assembly, Trace
 from properties.helpers.bundles import make_comparison
 
@@ -23,9 +25,9 @@ def test_a_hypothesis_that_cannot_be_compared_does_not_fit(
     def refuses(*_: object, **__: object) -> Comparison:
         return unsupported_comparison(CASE, "mine", "rounding hides it")
 
-    monkeypatch.setattr(recipe_diagnosis, "compare", refuses)
+    monkeypatch.setattr(wrong_case, "compare", refuses)
     wrong = WrongCase(CASE, Assembly(Trace()), is_scaled=False)
-    assert _fit(wrong, Trace()) is None
+    assert fit(wrong, Trace()) is None
 
 
 def test_experiments_draw_the_columns_that_shrinking_made_plain(
@@ -40,10 +42,17 @@ def test_experiments_draw_the_columns_that_shrinking_made_plain(
         asked.append(job.case)
         raise Asked
 
-    monkeypatch.setattr(recipe_diagnosis, "ask_ranks", ask)
+    monkeypatch.setattr(wrong_case, "ask_ranks", ask)
     failure = replace(make_comparison(), case=replace(CASE, columns="one"))
     job = Job(failure.case, locate("native-gather"))
     pool: Any = SimpleNamespace(hypotheses=lambda _: [])
     with pytest.raises(Asked):
         diagnose_by_recipe(failure, job, pool, lambda: True)
     assert [case.columns for case in asked] == ["drawn"]
+
+
+def test_a_step_that_scales_all_gradients_is_not_named_by_a_term() -> None:
+    wrong = WrongCase(CASE, Assembly(Trace()), is_scaled=True)
+    job = Job(CASE, locate("native-gather"))
+    pool: Any = SimpleNamespace()
+    assert name_by_term([wrong], job, pool, lambda: True) is None

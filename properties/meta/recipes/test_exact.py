@@ -1,5 +1,9 @@
 """In fp64 a model of any family is exact to the last digits, however rows are laid out."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,3 +101,24 @@ def test_a_parameter_has_its_weights_by_name_whatever_else_there_is() -> None:
         for build in (lambda _: Other(), lambda _: Alone())
     )
     assert torch.equal(one.layer.weight, other.layer.weight)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layer", "times"), [(partial(nn.Linear, 3, 3), 3), (partial(nn.LayerNorm, 3), 2)]
+)
+def test_a_vector_is_the_same_in_fp64_and_a_model_that_draws_none_is_constructed_once(
+    layer: Callable[[], nn.Module], times: int
+) -> None:
+    constructed: list[nn.Module] = []
+
+    def build(_case: Case) -> nn.Module:
+        constructed.append(layer())
+        return constructed[-1]
+
+    recipe, case = Recipe(build, losses.supervised), replace(CASE, dtype="fp32")
+    wide, single = (
+        recipe.build(case, torch.device("cpu"), dtype) for dtype in (torch.float64, torch.float32)
+    )
+    assert len(constructed) == times
+    for name, vector in single.named_parameters():
+        assert torch.equal(dict(wide.named_parameters())[name], vector.double())

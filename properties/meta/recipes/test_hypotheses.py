@@ -8,9 +8,12 @@ from torch.nn import functional as F
 
 from harness.anomalies import ANOMALIES
 from harness.case import Case, parse
+from harness.judge.term_diagnosis import MISWEIGHTED
 from harness.recipes import Recipe, Step, computed, row, target, token
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
+from harness.recipes.hypotheses.terms import of_terms
+from harness.recipes.hypothesis import MODEL_MASK, masked_for_model
 from properties.planted.tiny import Tiny, next_labels
 
 # Rows of unequal lengths, padded on both sides, on two replicas of two micro-batches, so that no
@@ -26,8 +29,7 @@ CASES = [
 
 
 def next_losses(model: Any, batch: Batch) -> Tensor:
-    real_BS = batch["attention_mask"].bool()
-    logits_BSV = model(batch["input_ids"], batch["position_ids"], real_BS)
+    logits_BSV = model(batch["input_ids"], batch["position_ids"], batch["attention_mask"])
     losses_BS: Tensor = F.cross_entropy(
         logits_BSV.movedim(-1, 1), next_labels(batch), ignore_index=IGNORED, reduction="none"
     )
@@ -49,17 +51,30 @@ class Windowed(Tiny):
         super().__init__(case)
         self.window = case.window
 
-    def forward(self, ids_BL: Tensor, positions_BL: Tensor, real_BS: Tensor) -> Tensor:
-        return super().forward(ids_BL, positions_BL, real_BS) * (1 + (self.window or 0))
+    def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
+        return super().forward(ids_BL, positions_BL, mask_BS.bool()) * (1 + (self.window or 0))
 
 
-def weighted(model: Any, batch: Batch) -> Tensor:
-    """A loss that reads all columns, their sums and squares, divided by all targets."""
+def weighted(model: Any, batch: Batch) -> Any:
+    """A loss that reads all columns, their sums and squares, divided by all targets and tokens.
+
+    Its term reads labels and the mask.
+    """
     count = (batch["labels"] != IGNORED).sum().clamp(min=1)
     later_BS = batch["by_token"].flip(1).cumsum(1).flip(1)
     weight_BS = batch["by_row"][:, None] * later_BS * (2 + batch["by_target"].roll(-1, 1))
-    losses_BS = next_losses(model, batch) * weight_BS * (1 + batch["made"])
-    return losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
+    own_BS, tokens = next_losses(model, batch), batch["attention_mask"].sum()
+    losses_BS = own_BS * weight_BS * (1 + batch["made"])
+    loss = losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
+    return loss / (1 + tokens), {"term": own_BS.sum() / tokens + spread(model, batch)}
+
+
+def spread(model: Any, batch: Batch) -> Tensor:
+    """The product of two means over tokens, as in the balance of a router."""
+    mask_BS = batch["attention_mask"]
+    shares_BSV: Tensor = model(batch["input_ids"], batch["position_ids"], mask_BS).softmax(-1)
+    means_V = (shares_BSV * mask_BS[..., None]).sum((0, 1)) / mask_BS.sum()
+    return means_V.square().sum()
 
 
 STEP = Step(lambda: None, Recipe(Windowed, weighted, COLUMNS), micro_batches=True, limits="",
@@ -93,5 +108,41 @@ def test_no_two_hypotheses_predict_the_same() -> None:
             assert cosine < 1 - 1e-6, f"{name} and {other}"
 
 
+def test_no_two_hypotheses_about_a_term_predict_the_same() -> None:
+    own = {name: f"term term: {name}" for name in ("", *of_terms(), *STEP.hypotheses)}
+    found = {
+        name: torch.cat([gradients(variant, case) for case in CASES])
+        for name, variant in own.items()
+    }
+    for name in of_terms():
+        for other in found.keys() - {name}:
+            cosine = torch.cosine_similarity(found[name], found[other], dim=0)
+            assert cosine < 1 - 1e-6, f"{name} and {other}"
+
+
+def test_the_loss_sees_another_mask_than_the_model() -> None:
+    seen: list[Tensor] = []
+
+    class Listening(Windowed):
+        def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
+            seen.append(mask_BS)
+            return super().forward(ids_BL, positions_BL, mask_BS)
+
+    mask_BS = torch.tensor([[0, 1, 1]])
+    batch = {
+        "input_ids": mask_BS,
+        "position_ids": mask_BS,
+        "labels": mask_BS,
+        "attention_mask": torch.ones_like(mask_BS),
+        MODEL_MASK: mask_BS,
+    }
+    model = Listening(CASES[0])
+    with masked_for_model(model, batch):
+        next_losses(model, batch)
+    next_losses(model, batch)
+    assert [mask.tolist() for mask in seen] == [[[0, 1, 1]], [[1, 1, 1]]]
+
+
 def test_hypotheses_have_names_of_anomalies() -> None:
-    assert {name.partition(": ")[0] for name in STEP.hypotheses} <= ANOMALIES.keys()
+    names = {*STEP.hypotheses, *of_terms()}
+    assert {name.partition(": ")[0] for name in names} | {MISWEIGHTED} <= ANOMALIES.keys()

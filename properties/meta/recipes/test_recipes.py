@@ -62,7 +62,8 @@ FAULTS = {
         "model.layers.0.linear_attn.out_proj",
         "attention-cut",
     ),
-    "qwen3_moe__balanced__balance_of_a_rank": ("loss", "unclassified"),
+    "qwen3_moe__balanced__balance_of_a_rank": ("loss", "statistic-per-rank"),
+    "qwen3_moe__balanced__balance_of_all_ranks": ("loss", "term-misweighted"),
     "qwen3_moe__balanced__metric_of_a_rank": ("metric.balance", "replica-split"),
     "llama__ppo_critic__advantages_of_a_shard": ("loss", "statistic-per-rank"),
     "llama__ppo_actor__whitened_by_shard": ("loss", "statistic-per-rank"),
@@ -71,14 +72,29 @@ FAULTS = {
     "llama__grpo_k2__old_for_reference": ("loss", "column-misplaced"),
     "llama__grpo_k3__old_for_reference": ("loss", "column-misplaced"),
     "llama__grpo_k3__entropy_with_padding": ("loss", ""),
-    "llama__grpo_k3__entropy_unshifted": ("loss", "unclassified"),
+    "llama__grpo_k3__entropy_unshifted": ("loss", "label-shifted"),
+    "llama__grpo_k3__kl_missing": ("loss", "term-misweighted"),
     "llama__grpo_k3__metric_of_a_rank": ("metric.", "replica-split"),
     "llama__reward_pairs__reward_of_a_shard": ("loss", "unclassified"),
     "llama__reward_pairs__reward_at_padding": ("loss", ""),
     "llama__distilled_reverse__other_direction": ("loss", ""),
     "qwen3_moe__balanced_z__router_with_padding": ("loss", ""),
-    "qwen3_moe__balanced_z__z_of_a_rank": ("loss", ""),
+    "qwen3_moe__balanced_z__z_of_a_rank": ("loss", "statistic-per-rank"),
 }
+# What a step of any family can have, with the name that it gets.
+COMMON = {
+    "positions_restarted": "positions-restarted",
+    "labels_rolled_locally": "label-lost-at-edge",
+    "labels_unshifted": "label-shifted",
+    "tokens_counted_locally": "denominator-per-rank",
+    "gradients_halved": "gradient-over-sp",
+    "loss_not_summed": "replica-split",
+    "shard_attended": "attention-cut",
+    "padding_attended": "pad-leak",
+    "vectors_not_summed": "replica-split",
+    "future_attended": "unclassified",
+}
+OF_MANY = ("gpt_oss", "qwen3_moe", "qwen3_next", "gemma_3", "deepseek_v3")
 BAD = PLANTED / "bad_recipes.py"
 
 
@@ -190,6 +206,17 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
 def test_a_fault_gets_its_name(name: str, anomaly: str, pool: RankPool) -> None:
     failure = next(seen for seen in judged(name, 20, pool) if seen.verdict.failed)
     assert add_diagnosis(failure, Session(pool)).called == anomaly
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", COMMON)
+@pytest.mark.parametrize("model", OF_MANY)
+def test_a_common_fault_is_found_and_named_in_any_family(
+    model: str, fault: str, pool: RankPool
+) -> None:
+    wrong = judged(f"{model}__supervised__{fault}", 40, pool)
+    failure = next(seen for seen in wrong if seen.verdict.failed)
+    assert add_diagnosis(failure, Session(pool)).called == COMMON[fault]
 
 
 @pytest.mark.parametrize(

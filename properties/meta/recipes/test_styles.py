@@ -5,7 +5,7 @@ import pytest
 from harness.case import Dtype
 from harness.compare import Verdict
 from harness.judge import Session, add_diagnosis
-from harness.judge.recipe_diagnosis import MOST_FAULTS
+from harness.judge.wrong_case import MOST_FAULTS
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import evaluate_all
@@ -15,6 +15,7 @@ from properties.meta.recipes.test_recipes import drawn
 STYLES = (
     "plain_loop",
     "with_ddp",
+    "with_accelerate",
     "with_fsdp",
     "with_functional_collectives",
     "with_dtensors",
@@ -39,13 +40,19 @@ def named(name: str) -> str:
     return f"{PLANTED / 'styles.py'}:{name}"
 
 
+def prepare(style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if style == "with_accelerate":
+        pytest.importorskip("accelerate")
+    if style == "compiled":
+        monkeypatch.setattr(pool.deadlines, "case", COMPILING)
+
+
 @pytest.mark.slow(but=2)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_right_step_passes_in_any_style(
     style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if style == "compiled":
-        monkeypatch.setattr(pool.deadlines, "case", COMPILING)
+    prepare(style, pool, monkeypatch)
     of_style = drawn(style, 8, DTYPES.get(style, "fp64"))
     comparisons = list(evaluate_all(((case, named(style)) for case in of_style), pool))
     assert len(comparisons) == 8
@@ -59,8 +66,7 @@ def test_a_right_step_passes_in_any_style(
 def test_a_fault_is_found_and_named_in_any_style(
     style: str, fault: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if style == "compiled":
-        monkeypatch.setattr(pool.deadlines, "case", COMPILING)
+    prepare(style, pool, monkeypatch)
     wrong = named(f"{style}__{fault}")
     comparisons = evaluate_all(((case, wrong) for case in drawn(style, 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)

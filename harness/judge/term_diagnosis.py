@@ -1,0 +1,108 @@
+"""Names a failure by one term of a loss that is wrong alone: a KL, an entropy, a balance.
+
+A term is a metric of the recipe that has gradients. The step may count too much or too little of
+it, or compute it as a hypothesis says. What else the loss has is taken to be right. As nothing
+says what a term is multiplied by, factors are fitted: one for plain training's term, and one for
+the hypothesis.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.case import Case
+from harness.compare import Look
+from harness.compare.term_fit import fit_terms, with_terms
+from harness.judge.job import Job
+from harness.judge.wrong_case import MOST_FAULTS, WrongCase, fit
+from harness.ranks.pool import RankPool
+from harness.recipes.hypotheses.terms import of_terms
+from harness.recipes.recipe import TERM
+from harness.trace import Assembly, Trace
+
+METRIC = "metric."
+# The name of a term that is right but for how much of it counts.
+MISWEIGHTED = "term-misweighted"
+
+
+@dataclass(slots=True)
+class Guess:
+    """One term, and what is done wrong with it; nothing if only too much or too little counts."""
+
+    term: str
+    hypothesis: str
+    # How much of it each wrong case has too much.
+    surplus: list[float] = field(default_factory=list)
+
+    def look(self) -> Look:
+        anomaly, _, how = self.hypothesis.partition(": ")
+        if not how:
+            amounts = " or ".join(sorted({f"{amount:+.4g}" for amount in self.surplus}))
+            anomaly, how = MISWEIGHTED, f"the loss has {amounts} times {self.term} too much"
+        else:
+            how = f"in {self.term} alone: {how}"
+        why = f"{how}; this predicts all gradients of {len(self.surplus)} cases that go wrong"
+        return Look(anomaly, why, how=how if self.hypothesis else f"the weight of {self.term}")
+
+
+def name_by_term(
+    wrongs: Sequence[WrongCase], job: Job, pool: RankPool, has_time: Callable[[], bool]
+) -> Look | None:
+    """Return the first guess that fits all wrong cases; None if there is none."""
+    if any(wrong.is_scaled for wrong in wrongs):
+        # A term that is the whole loss would fit.
+        return None
+    faults = 0
+
+    def run(case: Case, variant: str) -> Trace | None:
+        nonlocal faults
+        if faults == MOST_FAULTS or not has_time():
+            return None
+        outcome = pool.run(case, job.recipe, oracle=True, plain=variant)
+        faults += not isinstance(outcome, Assembly)
+        return outcome.trace if isinstance(outcome, Assembly) else None
+
+    hypotheses = ("", *pool.hypotheses(job.recipe), *of_terms())
+    guesses: list[Guess] | None = None
+    for wrong in wrongs:
+        plain = run(wrong.case, "plain")
+        if plain is None:
+            return None
+        if guesses is None:
+            guesses = list(_guesses(plain, hypotheses))
+        names = dict.fromkeys(guess.term for guess in guesses)
+        terms = {name: run(wrong.case, f"{TERM}{name}: ") for name in names}
+        guesses = [
+            guess for guess in guesses if _holds(guess, wrong, plain, terms[guess.term], run)
+        ]
+    return guesses[0].look() if guesses else None
+
+
+def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
+    """Yield the guesses about each metric, those about weights first."""
+    metrics = [key.removeprefix(METRIC) for key in plain if key.startswith(METRIC)]
+    for hypothesis in hypotheses:
+        for metric in metrics:
+            yield Guess(metric, hypothesis)
+
+
+def _holds(
+    guess: Guess,
+    wrong: WrongCase,
+    plain: Trace,
+    term: Trace | None,
+    run: Callable[[Case, str], Trace | None],
+) -> bool:
+    """Return whether a guess predicts what the step gave, and note how much of it."""
+    if term is None:
+        return False
+    added = [term]
+    if guess.hypothesis:
+        changed = run(wrong.case, f"{TERM}{guess.term}: {guess.hypothesis}")
+        if changed is None:
+            return False
+        added.append(changed)
+    factors = fit_terms(plain, wrong.outcome.trace, added)
+    if factors is None or fit(wrong, with_terms(plain, added, factors)) != "":
+        return False
+    guess.surplus.append(factors[0])
+    return True

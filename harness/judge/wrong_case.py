@@ -1,0 +1,80 @@
+"""Small cases near a failure that the step gets wrong too, and what predictions explain them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from harness.case import Case
+from harness.compare import Comparison, Verdict, compare
+from harness.diagnosis.experiments import TOKENS, neighbours
+from harness.judge.job import Job
+from harness.judge.stages import ask_ranks, measure
+from harness.ranks.pool import RankPool
+from harness.trace import GRADIENT, Assembly, Trace
+
+# A name has to hold on so many wrong cases, which are among so many that are tried.
+WRONG, TRIED = 3, 24
+# A recipe may not take every change of its batch. After so many faults the other hypotheses are
+# left out, because each fault starts the ranks again.
+MOST_FAULTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WrongCase:
+    """A small case that the step gets wrong, and what the step gave."""
+
+    case: Case
+    outcome: Assembly
+    # Whether its gradients are those of plain training but for one factor.
+    is_scaled: bool
+
+
+def wrong_cases(
+    failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
+) -> Iterator[WrongCase]:
+    """Yield up to WRONG small cases in fp64 near a failure of which a gradient is wrong."""
+    case = failure.case
+    small = {
+        "dtype": "fp64",
+        "mixed": False,
+        "layers": 1,
+        "nudge": 0.0,
+        # Plain numbers hide where they come from.
+        "columns": "drawn",
+        "vocab": max(case.vocab, TOKENS + 1),
+    }
+    near = (each for each in neighbours(case, small) if each.dp == case.dp)
+    for each in islice(near, TRIED):
+        if not has_time():
+            return
+        run = ask_ranks(replace(job, case=each), pool)
+        comparison, outcome = measure(run), run.outcome()
+        if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
+            assert isinstance(outcome, Assembly)
+            yield WrongCase(each, outcome, is_scaled=comparison.scale is not None)
+
+
+def _has_wrong_gradient(comparison: Comparison) -> bool:
+    return any(result.wrong and result.key.startswith(GRADIENT) for result in comparison.keys)
+
+
+def fit(wrong: WrongCase, prediction: Trace) -> str | None:
+    """Return the factor of all gradients in words, "" if it is one, or None if they differ.
+
+    A step that only scales right gradients must fit without a factor: any hypothesis that changes
+    nothing in this case would fit with one.
+    """
+    keys = {key for key in prediction if key.startswith(GRADIENT)} | {"loss"}
+    prediction = prediction.only(keys)
+    outcome = replace(wrong.outcome, trace=wrong.outcome.trace.only(keys))
+    compared = wrong.case, "", prediction, [prediction], outcome
+    comparison = compare(*compared, of_our_model=False, reference="a hypothesis")
+    was_compared = comparison.verdict.passed or comparison.verdict is Verdict.DIVERGED
+    if not was_compared or comparison.misfits:
+        return None
+    if not _has_wrong_gradient(comparison):
+        return ""
+    scale = comparison.scale
+    if scale is None or not scale.factor or wrong.is_scaled:
+        return None
+    return f"times {scale.factor:.4g}{f' = {scale.name}' if scale.name else ''}"

@@ -1,0 +1,59 @@
+"""What a loss can count over the wrong tokens while the model attends as it should.
+
+A *term* is a metric of the loss that is a part of it, such as a KL or the balance of a router.
+
+Legend: B rows, S columns.
+"""
+
+from functools import partial
+
+import torch
+
+from harness.case import Case
+from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.hypotheses.sums import SHARD, by_replica, with_own_shards
+from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts, widened
+
+
+def of_masks() -> list[Hypothesis]:
+    return [Hypothesis("pad-leak", "padding counts in the loss, unattended", _with_padding)]
+
+
+def _with_padding(batch: Batch, case: Case) -> Batch:
+    """Count all columns, of which each shard has as many."""
+    width = batch["input_ids"].shape[1]
+    wide = widened(batch, case, width + -width % case.sp)
+    mask_BS = wide["attention_mask"]
+    return wide | {MODEL_MASK: mask_BS, "attention_mask": torch.ones_like(mask_BS)}
+
+
+def of_terms() -> dict[str, Hypothesis]:
+    """Return what can be wrong with a term alone, whatever number it is divided by."""
+    found = [
+        Hypothesis(
+            "statistic-per-rank",
+            f"it is computed over the tokens in each shard of {layout}",
+            partial(with_own_shards, shards=shards),
+            _by_tokens,
+        )
+        for layout, shards in LAYOUTS.items()
+    ]
+    found.append(Hypothesis("mask-replaced", "all tokens with a successor count", _all_targets))
+    return {hypothesis.name: hypothesis for hypothesis in found}
+
+
+def _by_tokens(batch: Batch, case: Case) -> Parts:
+    """Average over the shards of each replica; the loss sees the tokens of one at a time."""
+    parts = []
+    for _, rows in by_replica(batch, case):
+        mask_BS = rows["attention_mask"]
+        for shard in range(case.sp):
+            own_BS = mask_BS * (rows[SHARD] == shard)
+            if own_BS.any():
+                parts.append(rows | {MODEL_MASK: mask_BS, "attention_mask": own_BS})
+    return [(1 / len(parts), part) for part in parts]
+
+
+def _all_targets(batch: Batch, _case: Case) -> Batch:
+    is_later_BS = batch["attention_mask"].bool() & (batch["position_ids"] > 0)
+    return {"labels": batch["input_ids"].masked_fill(~is_later_BS, IGNORED)}
