@@ -7,12 +7,13 @@ is tried on each term of the loss alone (`term_diagnosis`).
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from harness.case import Case
 from harness.compare import Comparison, Look
 from harness.judge.job import Job
 from harness.judge.term_diagnosis import name_by_term
-from harness.judge.wrong_case import MOST_FAULTS, WrongCase, fit, wrong_cases
+from harness.judge.wrong_case import MOST_FAULTS, WRONG, WrongCase, fit, wrong_cases
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Trace
 
@@ -21,7 +22,7 @@ def diagnose_by_recipe(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> tuple[Look, ...]:
     """Return the name that fits all wrong cases near a failure; empty if none does."""
-    wrongs = list(wrong_cases(failure, job, pool, has_time))
+    wrongs = list(islice(wrong_cases(failure, job, pool, has_time), WRONG))
     if len(wrongs) < 2:
         return ()
     look = _name_by_loss(wrongs, job, pool) or name_by_term(wrongs, job, pool, has_time)

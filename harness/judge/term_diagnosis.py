@@ -22,6 +22,7 @@ from harness.trace import Assembly, Trace
 METRIC = "metric."
 # The name of a term that is right but for how much of it counts.
 MISWEIGHTED = "term-misweighted"
+_SIDES = ("little", "much")
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class Guess:
     def look(self) -> Look:
         anomaly, _, how = self.hypothesis.partition(": ")
         if not how:
-            amounts = " or ".join(sorted({f"{amount:+.4g}" for amount in self.surplus}))
-            anomaly, how = MISWEIGHTED, f"the loss has {amounts} times {self.term} too much"
+            amounts = {f"{abs(x):.4g} times {self.term} too {_SIDES[x > 0]}" for x in self.surplus}
+            anomaly, how = MISWEIGHTED, f"the loss has {' or '.join(sorted(amounts))}"
         else:
             how = f"in {self.term} alone: {how}"
         why = f"{how}; this predicts all gradients of {len(self.surplus)} cases that go wrong"

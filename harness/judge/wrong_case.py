@@ -32,7 +32,7 @@ class WrongCase:
 def wrong_cases(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> Iterator[WrongCase]:
-    """Yield up to WRONG small cases in fp64 near a failure of which a gradient is wrong."""
+    """Yield small cases in fp64 near a failure of which a gradient is wrong."""
     case = failure.case
     small = {
         "dtype": "fp64",

@@ -12,19 +12,16 @@ import torch
 from harness.case import Case
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.hypotheses.sums import SHARD, by_replica, with_own_shards
-from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts, widened
+from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts
 
 
 def of_masks() -> list[Hypothesis]:
     return [Hypothesis("pad-leak", "padding counts in the loss, unattended", _with_padding)]
 
 
-def _with_padding(batch: Batch, case: Case) -> Batch:
-    """Count all columns, of which each shard has as many."""
-    width = batch["input_ids"].shape[1]
-    wide = widened(batch, case, width + -width % case.sp)
-    mask_BS = wide["attention_mask"]
-    return wide | {MODEL_MASK: mask_BS, "attention_mask": torch.ones_like(mask_BS)}
+def _with_padding(batch: Batch, _case: Case) -> Batch:
+    mask_BS = batch["attention_mask"]
+    return {MODEL_MASK: mask_BS, "attention_mask": torch.ones_like(mask_BS)}
 
 
 def of_terms() -> dict[str, Hypothesis]:
