@@ -11,13 +11,14 @@ from harness.diagnosis.weights import name_factor
 from harness.trace import GRADIENT, MisfitKind
 from harness.trace.trace import Values
 
+SPLIT = MisfitKind.SPLIT
 # Rounding to a shorter format moves a value by less than this share of the tensor's largest.
 SMALL_ERROR = 2.0**-6
 
 
 def name_gradients(evidence: Evidence) -> Look:
     """Name what the wrong gradients have in common; the forward pass is right."""
-    split = sorted({f.key for f in evidence.comparison.misfits if f.kind is MisfitKind.SPLIT})
+    split = sorted({f.key for f in evidence.comparison.misfits if f.kind is SPLIT})
     if split:
         return Look("replica-split", f"ranks hold different copies of {_first_names(split)}")
     scale = evidence.comparison.scale
@@ -61,15 +62,19 @@ def _common_factor(evidence: Evidence, pairs: Sequence[tuple[Values, Values]]) -
 
 
 def name_uncut_heads(evidence: Evidence) -> Look | None:
-    """Name per-head parameters of which every rank uses those of the first rank's heads."""
+    """Name per-head parameters of which every rank uses those of the first rank's heads.
+
+    If ranks hold different copies, each may have those of its own heads, and the sum is missing.
+    """
     case = evidence.case
+    split = {misfit.key for misfit in evidence.comparison.misfits if misfit.kind is SPLIT}
     for key in evidence.wrong_keys:
         expected, got = evidence.oracle[key].values, evidence.got[key].values
         is_of_heads = key.startswith(GRADIENT) and expected.shape[:1] in (
             (case.heads,),
             (case.kv_heads,),
         )
-        if case.sp == 1 or not is_of_heads or len(got) % case.sp:
+        if case.sp == 1 or not is_of_heads or len(got) % case.sp or key in split:
             continue
         first = len(got) // case.sp
         if got[:first].any() and not got[first:].any() and expected[first:].any():

@@ -32,26 +32,36 @@ class WrongCase:
 def wrong_cases(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> Iterator[WrongCase]:
-    """Yield small cases in fp64 near a failure of which a gradient is wrong."""
-    case = failure.case
+    """Yield small cases in fp64 near a failure of which a gradient is wrong.
+
+    They have one layer, or all if one does not go wrong: a hybrid has layers of other kinds.
+    """
+    for layers in sorted({1, failure.case.layers}):
+        is_wrong = False
+        for case in islice(_near(failure.case, layers), TRIED):
+            if not has_time():
+                return
+            run = ask_ranks(replace(job, case=case), pool)
+            comparison, outcome = measure(run), run.outcome()
+            if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
+                assert isinstance(outcome, Assembly)
+                is_wrong = True
+                yield WrongCase(case, outcome, is_scaled=comparison.scale is not None)
+        if is_wrong:
+            return
+
+
+def _near(case: Case, layers: int) -> Iterator[Case]:
     small = {
         "dtype": "fp64",
         "mixed": False,
-        "layers": 1,
+        "layers": layers,
         "nudge": 0.0,
         # Plain numbers hide where they come from.
         "columns": "drawn",
         "vocab": max(case.vocab, TOKENS + 1),
     }
-    near = (each for each in neighbours(case, small) if each.dp == case.dp)
-    for each in islice(near, TRIED):
-        if not has_time():
-            return
-        run = ask_ranks(replace(job, case=each), pool)
-        comparison, outcome = measure(run), run.outcome()
-        if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
-            assert isinstance(outcome, Assembly)
-            yield WrongCase(each, outcome, is_scaled=comparison.scale is not None)
+    return (each for each in neighbours(case, small) if each.dp == case.dp)
 
 
 def _has_wrong_gradient(comparison: Comparison) -> bool:

@@ -207,6 +207,6 @@ def test_every_anomaly_is_the_name_of_a_mutant_or_of_a_failure_in_a_test() -> No
     # Names of candidates that are compared with themselves.
     tried |= {"heads-uncut", "weights-wrong", "shifted-after-cut"}
     # Names of steps with a recipe.
-    tried |= {"column-shifted", "column-misplaced", "statistic-per-rank"}
+    tried |= {"column-shifted", "column-misplaced", "statistic-per-rank", "term-misweighted"}
     named = {mutant.anomaly for mutant in BANK.values()} | set(WRONG.values())
     assert named | tried >= ANOMALIES.keys()
