@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness.against import is_of_recipe
 from harness.case import Case
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ LISTED: dict[str, Callable[[Case], Iterable[object]]] = {
     "model": lambda case: [case.model],
     "wrapper": lambda case: [case.wrapper],
 }
+# In place of what the case says, if the step has a recipe.
+OF_RECIPE = {"loss": ["of the recipe"], "model": ["of the recipe"]}
 # Switches of a case; the bounds name those that no case had on.
 SWITCHES = ("compiled", "mixed", "checkpoint", "tied")
 
@@ -48,10 +51,11 @@ class Bounds(msgspec.Struct, forbid_unknown_fields=True):
     def add(self, comparison: "Comparison") -> None:
         """Add the values of a case, unless every gradient in it is zero and so shows nothing."""
         if any(not gradient.zero for gradient in comparison.gradients):
-            self.add_case(comparison.case)
+            self.add_case(comparison.case, of_recipe=is_of_recipe(comparison.against))
 
-    def add_case(self, case: Case) -> None:
-        self._add_values({name: [*map(str, values(case))] for name, values in LISTED.items()})
+    def add_case(self, case: Case, *, of_recipe: bool = False) -> None:
+        values = {name: [*map(str, values(case))] for name, values in LISTED.items()}
+        self._add_values(values | (OF_RECIPE if of_recipe else {}))
         self._add_values({name: [str(int(getattr(case, name)))] for name in SWITCHES})
 
     def _add_values(self, values: dict[str, list[str]]) -> None:

@@ -83,7 +83,11 @@ def _why_too_few(candidate: str, tally: Tally) -> str:
             f"{candidate} could be judged on {tally.judged or 'none'} of "
             f"{tally.judged + tally.hidden} cases"
         )
-    drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
+    drawn, reasons = tally.verdicts.total(), tally.refused.most_common()
+    if not tally.judged:
+        # Other reasons leave some cases of a size; this one may leave none.
+        reasons.sort(key=lambda reason: ALL_RANKS not in reason[0])
+    reason, count = reasons[0]
     wanted = tally.judged + tally.lacking
     others = "--loss, --dtype, --sp, --dp, --ranks, --kernel and --set"
     advice = EACH_SIZE if ALL_RANKS in reason else f"leave such cases out with {others}"

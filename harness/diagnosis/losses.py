@@ -22,7 +22,9 @@ def name_loss(evidence: Evidence) -> Look:
         f"{len(all_keys)} gradients are wrong"
     )
     if "nll" not in evidence.oracle:
-        return Look("unclassified", summary)
+        modules = [key for key in evidence.oracle if evidence.oracle[key].tokens is not None]
+        before = f"all {len(modules)} modules are right, and the loss that is made of them is not"
+        return Look("unclassified", f"{before}: {summary}" if modules else summary)
     summary = f"losses of tokens are right; {summary}"
     fitting = {
         name: how

@@ -17,9 +17,8 @@ from harness.judge.wrong_case import MOST_FAULTS, WrongCase, fit
 from harness.ranks.pool import RankPool
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.recipe import TERM
-from harness.trace import Assembly, Trace
+from harness.trace import METRIC, Assembly, Trace
 
-METRIC = "metric."
 # The name of a term that is right but for how much of it counts.
 MISWEIGHTED = "term-misweighted"
 _SIDES = ("little", "much")

@@ -6,6 +6,8 @@ from torch import Tensor, nn, zeros_like
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.trace import GRADIENT, METRIC
+
 if TYPE_CHECKING:
     from harness.candidates.protocol import Emit
 
@@ -34,11 +36,11 @@ def emit_result(model: nn.Module, result: Any, emit: "Emit") -> None:
     loss, metrics = parted(result)
     emit("loss", loss.detach().reshape(()))
     for name, value in metrics.items():
-        emit(f"metric.{name}", value.detach().reshape(()))
+        emit(f"{METRIC}{name}", value.detach().reshape(()))
     for name, parameter in model.named_parameters():
         # A frozen parameter has a gradient of zeros, so that a step which trains it is found out.
         gradient = zeros_like(parameter) if parameter.grad is None else parameter.grad
-        emit(f"grad.{plain_name(name)}", whole(gradient))
+        emit(f"{GRADIENT}{plain_name(name)}", whole(gradient))
 
 
 def plain_name(name: str) -> str:

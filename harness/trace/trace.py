@@ -17,6 +17,8 @@ Tokens = npt.NDArray[np.int64]
 
 REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
+# Numbers for a log, beside the loss.
+METRIC = "metric."
 # Columns of the batch of a recipe, by what makes them: the seed, or another model. Modules have
 # names with dots.
 COLUMN = "column/"

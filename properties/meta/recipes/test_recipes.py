@@ -255,6 +255,18 @@ def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
     assert comparison.first.key == "metric.entropy"
 
 
+def test_a_metric_of_the_recipe_need_not_be_returned(pool: RankPool) -> None:
+    for comparison in judged("llama__grpo__metrics_left_out", 3, pool):
+        assert comparison.verdict.passed, explain(comparison)
+        assert "metric.clipped" not in {result.key for result in comparison.keys}
+
+
+def test_a_wrong_loss_of_right_modules_says_so(pool: RankPool) -> None:
+    wrong = judged("llama__distilled_reverse__other_direction", 6, pool)
+    failure = next(seen for seen in wrong if seen.verdict.failed)
+    assert "modules are right, and the loss that is made of them is not" in failure.seen[0].why
+
+
 def test_a_step_with_a_recipe_is_not_compared_with_itself(pool: RankPool) -> None:
     (case,) = drawn("", 1, one_replica=True)
     comparison = evaluate(case, f"{BAD}:WRONG_METRIC", pool, against=ITSELF)
