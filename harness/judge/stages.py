@@ -51,16 +51,7 @@ from harness.judge.self_reference import SelfRun
 from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, with_what_is_given
-from harness.trace import (
-    METRIC,
-    Assembly,
-    Fault,
-    Kind,
-    Outcome,
-    Trace,
-    Unsupported,
-    is_required,
-)
+from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
 
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
 
@@ -230,18 +221,14 @@ def _compared(run: Run) -> Comparison:
     assert not isinstance(references, Fault | Unsupported)
     oracle, *baselines = references
     if run.job.against != PLAIN:
-        if names_recipe(run.job.against):
-            if "nll" not in outcome.trace:
-                # It shows which rank holds which token.
-                return fault_comparison(case, candidate, key_fault("nll", "was never emitted"))
-            oracle = oracle.only([k for k in oracle if is_required(k) or k in outcome.trace])
-        baselines = baselines or [oracle]
+        if names_recipe(run.job.against) and "nll" not in outcome.trace:
+            # It shows which rank holds which token.
+            return fault_comparison(case, candidate, key_fault("nll", "was never emitted"))
         is_recipe = is_of_recipe(run.job.against)
         if is_recipe:
             # A metric of the recipe is compared if the step returns it.
-            oracle = oracle.only(
-                [k for k in oracle if not k.startswith(METRIC) or k in outcome.trace]
-            )
+            oracle = oracle.only([k for k in oracle if is_required(k) or k in outcome.trace])
+        baselines = baselines or [oracle]
         source = reference_name(case, run.job.against) if is_recipe else "its own step at sp 1"
         compared = case, candidate, oracle, baselines, outcome
         comparison = compare(*compared, of_our_model=False, reference=source)

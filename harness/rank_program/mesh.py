@@ -12,6 +12,9 @@ from torch import distributed as dist
 from harness.candidates.protocol import Rank
 from harness.watch.collectives import GATE, group_name
 
+# What a group of one rank is called, whichever meshes share it.
+ALONE = "one rank"
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -32,9 +35,6 @@ def groups(dp: int, sp: int) -> tuple[list[list[int]], list[list[int]]]:
     sp_groups = [everyone[d * sp : (d + 1) * sp] for d in range(dp)]
     dp_groups = [everyone[s::sp] for s in range(sp)]
     return sp_groups, dp_groups
-
-
-ALONE = "one rank"
 
 
 class Meshes:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.against import RECIPE
 from harness.campaign.bounds import Bounds
 from harness.campaign.case_source import BEYOND_FROM, CaseSource, draw
 from harness.campaign.request import Request
@@ -92,6 +93,16 @@ def test_a_case_whose_gradients_are_all_zero_is_not_in_the_bounds() -> None:
         key = KeyResult("grad.head", 4, 0, 0.0, 0.0, zero=zero)
         bounds.add(Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
     assert "rows 1; tokens a row 3" in bounds.text()
+    assert "model llama" in bounds.text()
+
+
+def test_the_bounds_of_a_step_with_a_recipe_name_no_loss_or_model_of_ours() -> None:
+    bounds, key = Bounds(), KeyResult("grad.head", 4, 0, 0.0)
+    case = parse("case/1 rows=3:111 sp=2")
+    judged = Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,))
+    bounds.add(replace(judged, against=RECIPE))
+    assert "loss of the recipe; kernel eager; model of the recipe" in bounds.text()
+    assert bounds.is_sound()
 
 
 def test_a_candidate_with_limits_is_given_large_cases_within_them() -> None:

@@ -142,6 +142,11 @@ def test_a_candidate_that_needs_all_ranks_and_is_not_judged_at_each_size_gets_ad
         "exit status 3: a supports none of 1 cases that were drawn; 1 times because of "
         f"'{reason}': {advice}"
     )
+    # Of several reasons this one decides, however often there are others.
+    for _ in range(2):
+        other = "its limits are loss=token-mean"
+        tally.add(replace(judged(SHARED), verdict=Verdict.UNSUPPORTED, reason=other))
+    assert closing(summary, 3).endswith(f"; 1 times because of '{reason}': {advice}")
     tally.add(judged(replace(SHARED, sp=4)))
     sentence = closing(summary, 3)
     assert "not judged on enough of what was asked for: none of 1 cases with a seq" in sentence
