@@ -66,7 +66,7 @@ def main() -> int:
             python=os.environ.get("PYTHON", sys.executable),
             device=device,
             deadline=options.deadline,
-            most_cases=int(os.environ.get("CASES", "0")),
+            most_cases=whole_number("CASES"),
             limit=seconds,
             paths=(packages, str(ROOT)),
             nccl=unpack_nccl(packed, packages) if (packed := os.environ.get("NCCL")) else "",
@@ -74,6 +74,14 @@ def main() -> int:
         if wheels := os.environ.get("WHEELS"):
             unpack_wheels(wheels, visit.python, packages)
         return visit.run(chosen(names, sized=seconds < float("inf")))
+
+
+def whole_number(variable: str) -> int:
+    """Return the number in a variable; 0 where it is not set or empty."""
+    text = os.environ.get(variable) or "0"
+    if not text.isdecimal():
+        refuse(f"{variable}={text}: is no whole number")
+    return int(text)
 
 
 def refuse(why: str) -> NoReturn:

@@ -120,7 +120,10 @@ def join_ranks(local: int) -> "torch.device":
     if is_pretended:
         from harness.pretend import pretend_gpu_for_good
 
-        return pretend_gpu_for_good()
+        device = pretend_gpu_for_good()
+    if device.index is not None:
+        # Training code takes the device with this number, and ranks may share one.
+        os.environ["LOCAL_RANK"] = str(device.index)
     return device
 
 

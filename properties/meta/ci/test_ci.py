@@ -203,14 +203,15 @@ def test_a_step_that_fails_is_reported_and_the_others_run(tier: Tier) -> None:
     assert (run.out.parent / "job").read_text() == run.page
 
 
-def test_an_existing_folder_an_unknown_step_and_an_unknown_device_are_refused(
+def test_an_existing_folder_an_unknown_step_an_unknown_device_and_no_number_are_refused(
     tier: Tier, tmp_path: Path
 ) -> None:
-    for word, device, why in (
-        ("zeroth", "cpu", "zeroth: is no step and no plan"),
-        ("doctor", "tpu", "DEVICE=tpu: use one of cuda, cpu, pretend"),
+    for word, variables, why in (
+        ("zeroth", {"DEVICE": "cpu"}, "zeroth: is no step and no plan"),
+        ("doctor", {"DEVICE": "tpu"}, "DEVICE=tpu: use one of cuda, cpu, pretend"),
+        ("doctor", {"CASES": "few"}, "CASES=few: is no whole number"),
     ):
-        refused = tier("around", word, DEVICE=device)
+        refused = tier("around", word, **variables)
         assert (refused.status, refused.commands) == (2, [])
         assert why in refused.output
     (tmp_path / "out").mkdir()

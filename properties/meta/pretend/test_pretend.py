@@ -105,6 +105,21 @@ def test_the_tutorials_candidate_uses_only_its_device_which_is_cuda_0(
     assert (pool.device, pool.transport) == ("pretend", "gloo")
 
 
+def test_a_step_that_takes_the_device_with_the_number_local_rank_shares_it(
+    pool: RankPool, write: Write
+) -> None:
+    checked = 'assert nll.get_device() == int(__import__("os").environ["LOCAL_RANK"]); watch("nll"'
+    name = write(tutorial(('watch("nll"', checked)))
+    assert explain_failures(CASE, [name], pool) == {}
+
+
+@pytest.mark.slow
+def test_accelerate_takes_the_device_that_ranks_share(pool: RankPool) -> None:
+    pytest.importorskip("accelerate")
+    case = parse("case/1 rows=5:11011,4:1111 heads=4/2 vocab=11 sp=2")
+    assert explain_failures(case, [f"{PLANTED / 'styles.py'}:with_accelerate"], pool) == {}
+
+
 @pytest.mark.slow
 def test_a_transformers_model_built_as_the_page_shows_uses_only_its_device(
     pool: RankPool, write: Write

@@ -43,6 +43,8 @@ def named(name: str) -> str:
 def prepare(style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     if style == "with_accelerate":
         pytest.importorskip("accelerate")
+    if style == "with_context_parallel" and pool.device == "cuda":
+        pytest.skip("torch's ring does not merge what its fp32 kernel pads to 32 columns")
     if style == "compiled":
         monkeypatch.setattr(pool.deadlines, "case", COMPILING)
 
