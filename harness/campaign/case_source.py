@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count, islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from harness.campaign.coverage import Coverage
 from harness.campaign.digest import digest
@@ -46,16 +46,36 @@ class NothingToDraw(BadInput):
 class CaseSource:
     """The cases of one lot, given out in rounds until each candidate is judged on enough."""
 
-    def __init__(self, request: Request, ranks: int, lot: Lot) -> None:
-        """Draw the lot; raise `NothingToDraw` if there are not as many cases."""
+    def __init__(self, request: Request, ranks: int, lot: Lot, least: int = 1) -> None:
+        """Draw the lot, of cases with `least` ranks or more.
+
+        Raise `NothingToDraw` if there are not as many.
+        """
         self._request, self._ranks, self._lot = request, ranks, lot
-        whole = _draw_lot(request, ranks, lot)
+        whole = _draw_lot(request, ranks, lot, least)
         # The digest is that of the whole lot, even if only a part of it is judged here.
         self.lot_number, self.lot_digest = str(lot.number), digest(whole)
         self.share = lot.share(whole)
         self.handed_out: list[Case] = []
         # Replacements that are not handed out yet, by the limits for which they are drawn.
         self._replacements_left: dict[str, Iterator[Case]] = {}
+
+    @classmethod
+    def for_candidates(cls, request: Request, pool: "RankPool", lot: Lot) -> Self:
+        """Draw the lot without what all candidates refuse by limits that come with a recipe.
+
+        The author of a step does not know them. What the user asked for is drawn, and refused.
+        """
+        named = [locate(name) for name in request.candidates]
+        first, *others = [pool.limits(candidate).split() for candidate in named]
+        shared = [limit for limit in first if all(limit in limits for limits in others)]
+        if all(map(pool.has_recipe, named)):
+            asked = {*request.named, *(name for name, _ in _fields(request.stated))}
+            kept = [limit for limit in shared if limit.partition("=")[0] not in asked]
+        else:
+            kept = [limit for limit in shared if limit == ALL_RANKS]
+        within, least = in_full(request, pool.size, " ".join(kept))
+        return cls(within, pool.size, lot, least)
 
     def requested_coverage(self) -> Coverage:
         """Return what a candidate has to be judged on; the user did not ask for rare sizes."""
@@ -89,9 +109,8 @@ class CaseSource:
 
     def _draw_replacements(self, limits: str) -> Iterator[Case]:
         """Yield cases within these limits, of no lot of the campaign and no other part of this."""
-        least = self._ranks if spans_all_ranks(limits) else 1
         try:
-            request = narrow(fill_ranks(self._request, least), limits)
+            request, least = in_full(self._request, self._ranks, limits)
         except NothingToDraw:
             return
         meshes = product(request.sps, request.dps)
@@ -161,12 +180,21 @@ def narrow(request: Request, limits: str) -> Request:
     return replace(request, stated=tuple(f"{n}={','.join(v)}" for n, v in stated.items()))
 
 
-def fill_ranks(request: Request, least: int) -> Request:
-    """Add the dp with which each sp takes `least` ranks, unless the user named dps."""
-    if "dp" in request.named:
-        return request
-    filling = {least // sp for sp in request.sps if 1 < sp <= least and least % sp == 0}
-    return replace(request, dps=tuple(sorted({*request.dps, *filling})))
+def in_full(request: Request, ranks: int, limits: str) -> tuple[Request, int]:
+    """Narrow a request to these limits; return it, and the fewest ranks that its cases take.
+
+    For a step that takes all ranks there are, each size of a mesh is a world of its own, so there
+    should be few: each sp gets the dp with which it fills the pool, unless the user named dps.
+    """
+    if not spans_all_ranks(limits):
+        return narrow(request, limits), 1
+    if "dp" not in request.named:
+        filling = {ranks // sp for sp in request.sps if 1 < sp <= ranks and ranks % sp == 0}
+        request = replace(request, dps=tuple(sorted({*request.dps, *filling})))
+    request = narrow(request, limits)
+    sharing = [sp for sp in request.sps if sp > 1] or request.sps
+    taken = ([sp * dp for dp in request.dps if sp * dp <= ranks] for sp in sharing)
+    return request, min(max(sizes, default=ranks) for sizes in taken)
 
 
 def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -176,14 +204,15 @@ def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def draw(request: Request, ranks: int) -> list[Case]:
     """Draw all cases of a campaign, without replacements."""
-    return [case for lot in WHOLE.lots(request.count) for case in _draw_lot(request, ranks, lot)]
+    lots = WHOLE.lots(request.count)
+    return [case for lot in lots for case in _draw_lot(request, ranks, lot, least=1)]
 
 
 # The command draws the first lot once to see whether it can be drawn, and again to judge it.
 @lru_cache(maxsize=1)
-def _draw_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
+def _draw_lot(request: Request, ranks: int, lot: Lot, least: int) -> list[Case]:
     """Draw a whole lot; raise `NothingToDraw` if there are not as many cases."""
-    batch = list(islice(_lot_cases(request, ranks, lot.number), lot.size))
+    batch = list(islice(_lot_cases(request, ranks, lot.number, least), lot.size))
     if not batch:
         raise NothingToDraw(f"--set={','.join(request.stated)}: no case is like this")
     if len(batch) < lot.size:
@@ -194,7 +223,7 @@ def _draw_lot(request: Request, ranks: int, lot: Lot) -> list[Case]:
     return batch
 
 
-def _lot_cases(request: Request, ranks: int, number: int, least: int = 1) -> Iterator[Case]:
+def _lot_cases(request: Request, ranks: int, number: int, least: int) -> Iterator[Case]:
     """Yield all cases that can be drawn for a lot; no two lots have a case in common.
 
     Each case needs at least `least` ranks.

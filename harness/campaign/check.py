@@ -33,7 +33,7 @@ def check(examiner: Examiner, console: Console, journal: Journal | None = None) 
     pool.start()
     lots = part.lots(request.count)
     # Draw the first lot now: a request that cannot be drawn is refused before anything is shown.
-    CaseSource(request, pool.size, lots[0])
+    CaseSource.for_candidates(request, pool, lots[0])
 
     def open_engine(live: Live) -> Engine[LotJob, Summary]:
         return ThisProcess(lambda share: examiner.examine(*share, live))

@@ -1,13 +1,9 @@
 """The last line of `check` and `merge`: the exit status, and the reason for it. Needs no torch."""
 
-from harness.campaign.coverage import SHARING
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.tally import PASSING, Tally, worst
-from harness.case.stated import ALL_RANKS
 
 LEAVE_OUT = "Leave it out with --sp, --dtype, --loss and --set"
-# For a candidate that needs all ranks of the pool.
-EACH_SIZE = "judge each size by itself, as with --sp 2 --dp 1"
 MOST_LEANS = 3
 # If no larger share of the cases is not judgeable in its dtype, the last line does not warn.
 MOST_HIDDEN = 0.1
@@ -64,14 +60,9 @@ def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
             "anything of another"
         )
     if tally.unexamined:
-        advice = f"{LEAVE_OUT}, or ask for more --cases"
-        needs_all_ranks = any(ALL_RANKS in reason for reason in tally.refused)
-        if needs_all_ranks and any(SHARING in gap for gap in tally.unexamined):
-            advice = f"Its cases take all ranks; {EACH_SIZE}"
-        return (
-            f"was not judged on enough of what was asked for: {'; '.join(tally.unexamined)}. "
-            + ("Raise --limit" if is_cut_short else advice)
-        )
+        advice = "Raise --limit" if is_cut_short else f"{LEAVE_OUT}, or ask for more --cases"
+        unexamined = "; ".join(tally.unexamined)
+        return f"was not judged on enough of what was asked for: {unexamined}. {advice}"
     forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"
     return f"fails as is listed of it, {forgiven}"
 
@@ -83,18 +74,13 @@ def _why_too_few(candidate: str, tally: Tally) -> str:
             f"{candidate} could be judged on {tally.judged or 'none'} of "
             f"{tally.judged + tally.hidden} cases"
         )
-    drawn, reasons = tally.verdicts.total(), tally.refused.most_common()
-    if not tally.judged:
-        # Other reasons leave some cases of a size; this one may leave none.
-        reasons.sort(key=lambda reason: ALL_RANKS not in reason[0])
-    reason, count = reasons[0]
+    drawn, (reason, count) = tally.verdicts.total(), tally.refused.most_common(1)[0]
     wanted = tally.judged + tally.lacking
-    others = "--loss, --dtype, --sp, --dp, --ranks, --kernel and --set"
-    advice = EACH_SIZE if ALL_RANKS in reason else f"leave such cases out with {others}"
     return (
         f"{candidate} supports {tally.judged or 'none'} of {drawn} cases that were drawn"
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
-        f"of '{reason}': {advice}"
+        f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
+        "and --set"
     )
 
 

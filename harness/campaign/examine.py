@@ -88,7 +88,7 @@ class Examiner:
         """
         started = time.monotonic()
         self.session.pool.start()
-        source = CaseSource(self.request, self.session.pool.size, lot)
+        source = CaseSource.for_candidates(self.request, self.session.pool, lot)
         summary = self._empty_summary(source)
         standings = _standings(summary, source, pending)
         try:

@@ -49,7 +49,7 @@ def find_first_failure(request: Request, session: Session, *, shrink: bool) -> S
     tallies = {name: Tally() for name in named}
     earlier: list[Case] = []
     for lot in WHOLE.lots(request.count):
-        source = CaseSource(request, session.pool.size, lot)
+        source = CaseSource.for_candidates(request, session.pool, lot)
         standings = {name: Standing(Tally(coverage=source.requested_coverage())) for name in named}
         for jobs in source.rounds(standings):
             asked = (Job(case, named[name], request.against) for case, name in jobs)

@@ -123,7 +123,7 @@ def _try_own(step: str, options: Mutants) -> int:
         if not pool.has_recipe(named):
             raise UsageError(f"{step} has no recipe, and so no mistakes are known of it")
         require_cases(request, pool)
-        survey = try_mistakes(request, named, Session(pool), SurveyProgress(console))
+        survey = try_mistakes(request, Session(pool), SurveyProgress(console))
     show_survey(survey, console)
     return answer(options, survey.record(), status_of(survey.verdict))
 

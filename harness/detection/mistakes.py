@@ -14,7 +14,7 @@ from harness.against import RECIPE
 from harness.campaign.case_source import CaseSource
 from harness.campaign.request import Request
 from harness.campaign.standing import Standing
-from harness.candidates import Named
+from harness.candidates import Named, locate
 from harness.case import Case
 from harness.compare import Comparison, Verdict, compare
 from harness.engine.lot import WHOLE
@@ -77,12 +77,11 @@ class Survey:
 
 def try_mistakes(
     request: Request,
-    step: Named,
     session: Session,
     on_case: Callable[[Survey], None] = lambda _survey: None,
 ) -> Survey:
-    """Judge a step on a campaign, and try each mistake until a case shows it."""
-    survey = Survey()
+    """Judge the step of a campaign on its cases, and try each mistake until a case shows it."""
+    survey, step = Survey(), locate(request.candidates[0])
     for name in session.pool.hypotheses(step):
         anomaly, _, sentence = name.partition(": ")
         survey.mistakes.append(Mistake(anomaly=anomaly, sentence=sentence))
@@ -109,7 +108,8 @@ def _judged(request: Request, step: Named, session: Session) -> Iterator[Compari
     """Yield the comparisons of a campaign; no job is under way meanwhile."""
     for lot in WHOLE.lots(request.count):
         standing = Standing()
-        for jobs in CaseSource(request, session.pool.size, lot).rounds({step.name: standing}):
+        source = CaseSource.for_candidates(request, session.pool, lot)
+        for jobs in source.rounds({step.name: standing}):
             for case, _ in jobs:
                 comparison = session.judge_one(Job(case, step))
                 standing.add(comparison)

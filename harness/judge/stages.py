@@ -30,7 +30,7 @@ from harness.against import (
     reference_name,
 )
 from harness.case import Case
-from harness.case.stated import spans_all_ranks, violated_limit
+from harness.case.stated import violated_limit
 from harness.compare import (
     Comparison,
     Look,
@@ -93,7 +93,6 @@ class Run:
             name = reference_name(case, self.job.against)
             return recipe_references(self._plain_runs, outcomes, name)
         runs = [run for run in self.own_runs if isinstance(run, SelfRun)]
-        outcomes = tuple(map(self._without_idle_ranks, runs, outcomes))
         return self_reference.references(case, runs, outcomes)
 
     @property
@@ -105,14 +104,6 @@ class Run:
         _submit_own_runs(own_runs, self.job, self.pool, traced=traced)
         outcomes = tuple(self.pool.collect() for _ in own_runs)
         return replace(self, own_runs=own_runs, _own_outcomes=outcomes)
-
-    def _without_idle_ranks(self, run: SelfRun, outcome: Outcome) -> Outcome:
-        """Run a step that refuses idle ranks again, on a pool of as many ranks as it needs."""
-        if isinstance(outcome, Unsupported) and spans_all_ranks(outcome.limits):
-            pool = self.pool.beside(run.case.ranks)
-            flags = {"traced": self.traced, "oracle": run.is_exact, "learns": True}
-            return pool.run(run.case, self.job.candidate, **flags)
-        return outcome
 
 
 def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
@@ -345,10 +336,7 @@ def excuse_fp32(failure: Comparison, pool: RankPool) -> Comparison:
     """Refuse a case in fp64 if the candidate computes it as in fp32, and does so at sp 1 too."""
     at_sp_1 = failure
     if failure.as_in_fp32 and failure.case.sp > 1:
-        job = Job.again(failure, replace(failure.case, sp=1))
-        at_sp_1 = trace_job(job, pool)
-        if spans_all_ranks(at_sp_1.limits):
-            at_sp_1 = trace_job(job, pool.beside(job.case.ranks))
+        at_sp_1 = trace_job(Job.again(failure, replace(failure.case, sp=1)), pool)
     if not at_sp_1.as_in_fp32:
         return failure
     return unsupported_comparison(failure.case, failure.candidate, ONLY_FP32)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.against import ITSELF, RECIPE_LIMITS, Against, names_recipe
-from harness.campaign.case_source import NothingToDraw, drawing_arguments, fill_ranks, narrow
+from harness.campaign.case_source import NothingToDraw, drawing_arguments, in_full, narrow
 from harness.campaign.coverage import sharing_requirement
 from harness.campaign.request import Request
-from harness.case.stated import ASKED, read_stated, spans_all_ranks, split_by_option
+from harness.case.stated import ASKED, read_stated, split_by_option
 from harness.generation import cases, strategies
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def strategy_for(
     )
     if names_recipe(against):
         request = narrow(request, RECIPE_LIMITS)
-    least = ranks if spans_all_ranks(limits) else 1
-    request = narrow(fill_ranks(request, least), limits)
+    request, least = in_full(request, ranks, limits)
     fitting = {"min_ranks": max(min_ranks, least), "max_ranks": ranks}
     return cases(**{**drawing_arguments(request), **fitting, **further})
 

@@ -1,4 +1,4 @@
-"""The ranks for the candidates of one folder: one launch, and after a fault the next.
+"""A set of ranks for the candidates of one folder: one launch, and after a fault the next.
 
 A candidate's imports, registrations and patches affect its whole process. Two candidates of one
 folder share ranks, as two scripts of a project share modules; candidates of two folders never do.
@@ -20,8 +20,10 @@ class FolderPool:
     """The cases that wait for these ranks, and the launch that serves them."""
 
     def __init__(
-        self, launch: Callable[[], Launch], runs: Iterator[int], deadlines: Deadlines
+        self, size: int, launch: Callable[[int], Launch], runs: Iterator[int], deadlines: Deadlines
     ) -> None:
+        # How many ranks the next launch has.
+        self.size = size
         # The folder whose candidates it serves; empty until the first has come.
         self.folder = ""
         self.waiting: deque[CaseRun] = deque()
@@ -98,6 +100,8 @@ class FolderPool:
     def _ensure_dispatcher(self) -> Dispatcher:
         """Return the dispatcher of the present launch, or of a new one if there is none."""
         if self.dispatcher is None:
-            self.dispatcher = Dispatcher(self._launch(), self.waiting, self._runs, self._deadlines)
+            self.dispatcher = Dispatcher(
+                self._launch(self.size), self.waiting, self._runs, self._deadlines
+            )
             self.launches += 1
         return self.dispatcher

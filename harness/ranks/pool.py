@@ -18,6 +18,7 @@ from typing import Any, Self
 from harness.candidates import Named
 from harness.candidates.registry import UnknownCandidate
 from harness.case import Case, parse
+from harness.case.stated import spans_all_ranks
 from harness.rank_program.placement import Placement
 from harness.ranks.case_run import CaseRun
 from harness.ranks.dispatcher import Deadlines
@@ -30,8 +31,9 @@ from harness.worlds.other_hosts import OtherHosts
 ONE_RANK_CASE = parse("case/1 rows=1:1 sp=1")
 # Seconds that a case may take, and that a start may take.
 DEADLINE, START_DEADLINE = 20.0, 180.0
-# The most folders whose ranks stay up; each folder has as many ranks as the pool.
-MOST_FOLDERS = 4
+# The most sets of ranks that stay up: each folder has one as large as the pool, and smaller ones
+# for steps that take all ranks there are.
+MOST_SETS = 4
 
 
 class TooFewRanks(BadInput):
@@ -71,13 +73,13 @@ class RankPool:
         self.computes_on = self.placement.computes_on
         self.deadlines = Deadlines(deadline, start_deadline)
         self._nodes = nodes
-        # Further pools, by their size.
-        self._pools_beside: dict[int, RankPool] = {}
         self._runs = itertools.count(1)
         # By name of a foreign candidate, or of a recipe: its limits, and its recipe's hypotheses.
         self._known: dict[tuple[str, bool], tuple[str, list[str]]] = {}
         # The first also serves candidates without a folder.
-        self._folder_pools = [self._new_folder_pool()]
+        self._folder_pools = [self._new_folder_pool(size)]
+        # Those of the run that was collected last.
+        self._served = self._folder_pools[0]
         # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()
 
@@ -149,7 +151,7 @@ class RankPool:
             )
         run = CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns)
         run.plain, run.exactly = plain, exactly
-        self._queue(run)
+        self._queue(run, self.size if plain else self._size_for(case, candidate))
 
     def load(self, candidate: Named) -> None:
         """Load the code of a candidate or recipe before its first case, to show mistakes early.
@@ -163,7 +165,7 @@ class RankPool:
         run = CaseRun(ONE_RANK_CASE, candidate.full, candidate.folder, traced=False)
         run.is_load_only = run.is_exclusive = True
         run.plain = "load" if candidate.role == "against" else ""
-        self._queue(run)
+        self._queue(run, self.size)
 
     def limits(self, candidate: Named) -> str:
         """Return the limits that a candidate states; see `knows`."""
@@ -183,6 +185,13 @@ class RankPool:
         """Return whether these two can be asked while cases are under way."""
         return not candidate.is_foreign or _key(candidate) in self._known
 
+    def _size_for(self, case: Case, candidate: Named) -> int:
+        """Return how many ranks there are to be: none is idle for a step that takes them all."""
+        takes_all = self.knows(candidate) and spans_all_ranks(self.limits(candidate))
+        # On several hosts a smaller set of ranks is on this one.
+        here = self.size // self._nodes.count if self._nodes else self.size
+        return case.ranks if takes_all and case.ranks <= here else self.size
+
     def _ask(self, candidate: Named) -> tuple[str, list[str]]:
         """Have ranks load a candidate, once, and return its limits and hypotheses."""
         if _key(candidate) not in self._known:
@@ -194,6 +203,7 @@ class RankPool:
     def _collect_run(self) -> tuple[CaseRun, Fault | None]:
         """Wait for the oldest run; return it and its fault, or raise if code does not load."""
         folder_pool, case_run = self._order[0]
+        self._served = folder_pool
         fault = self._wait(folder_pool, lambda: case_run.is_complete)
         self._order.popleft()
         folder_pool.waiting.popleft()
@@ -233,16 +243,6 @@ class RankPool:
         if not self.placement.on_cpu:
             # Devices may have no room for more ranks.
             self.close()
-        with self._like_this(ranks) as pool:
-            yield pool
-
-    def beside(self, ranks: int) -> "RankPool":
-        """Return a pool of exactly so many ranks on this host, which closes with this pool."""
-        if ranks not in self._pools_beside:
-            self._pools_beside[ranks] = self._like_this(ranks)
-        return self._pools_beside[ranks]
-
-    def _like_this(self, ranks: int) -> "RankPool":
         pool = RankPool(
             ranks,
             self.placement,
@@ -251,26 +251,24 @@ class RankPool:
             start_deadline=self.deadlines.start,
         )
         pool.computes_on, pool._known = self.computes_on, self._known
-        return pool
+        with pool:
+            yield pool
 
     def close(self) -> None:
         """Stop every rank. The pool can be used again; it then starts afresh."""
         self._order.clear()
         with ExitStack() as stack:
-            for each in self._parts():
-                stack.callback(each.close)
+            for folder_pool in self._folder_pools:
+                stack.callback(folder_pool.close)
 
     def kill(self) -> None:
         """End every process at once; cases under way will go to a fresh launch."""
         with ExitStack() as stack:
-            for each in self._parts():
-                stack.callback(each.kill)
-
-    def _parts(self) -> list["RankPool | FolderPool"]:
-        return [*self._pools_beside.values(), *self._folder_pools]
+            for folder_pool in self._folder_pools:
+                stack.callback(folder_pool.kill)
 
     def pids(self) -> list[int]:
-        """Return, for each folder, the pid of its supervisor, then those of its ranks in order."""
+        """Return, for each set of ranks, the pid of its supervisor, then those of its ranks."""
         pids = []
         for folder_pool in self._folder_pools:
             if folder_pool.dispatcher:
@@ -280,43 +278,49 @@ class RankPool:
         return pids
 
     def logs(self) -> dict[int, str]:
-        """Return the end of each rank's output."""
-        dispatcher = self._folder_pools[0].dispatcher
+        """Return the end of the output of each rank of those that ran the last case."""
+        dispatcher = self._served.dispatcher
         return dispatcher.launch.logs() if dispatcher else {}
 
-    def _queue(self, case_run: CaseRun) -> None:
-        folder_pool = self._serving(case_run.folder)
+    def _queue(self, case_run: CaseRun, size: int) -> None:
+        folder_pool = self._serving(case_run.folder, size)
         folder_pool.waiting.append(case_run)
         self._order.append((folder_pool, case_run))
         folder_pool.start()
 
-    def _serving(self, folder: str) -> FolderPool:
-        """Return the ranks that serve a folder; if there are many, idle ranks change to it."""
+    def _serving(self, folder: str, size: int) -> FolderPool:
+        """Return a set of ranks that serves a folder; if there are many, an idle one changes."""
         for folder_pool in self._folder_pools:
-            if not folder or folder_pool.folder in ("", folder):
+            fits = not folder or folder_pool.folder in ("", folder)
+            if fits and folder_pool.size == size:
                 folder_pool.folder = folder_pool.folder or folder
                 return folder_pool
-        idle = next((each for each in self._folder_pools if not each.waiting), None)
-        if self._nodes and not idle:
+        # Over several hosts there is one set.
+        is_only = self._nodes is not None and size == self.size
+        changing = [each for each in self._folder_pools if not is_only or each.size == size]
+        idle = next((each for each in changing if not each.waiting), None)
+        if is_only and not idle:
             raise NeedsOtherRanks(
                 f"candidate in {folder}: needs ranks of its own, and on several hosts all serve "
-                f"{self._folder_pools[0].folder} at the moment; ask for candidates of one folder"
+                f"{changing[0].folder} at the moment; ask for candidates of one folder"
             )
-        if idle and (self._nodes or len(self._folder_pools) >= MOST_FOLDERS):
+        if idle and (is_only or len(self._folder_pools) >= MOST_SETS):
             idle.close()
             # Move it to the end, where the search for idle ranks comes last.
             self._folder_pools.remove(idle)
+            idle.size = size
         else:
-            idle = self._new_folder_pool()
+            idle = self._new_folder_pool(size)
         self._folder_pools.append(idle)
         idle.folder = folder
         return idle
 
-    def _new_folder_pool(self) -> FolderPool:
-        def launch() -> Launch:
-            return Launch(self.size, self.placement, self._nodes, self.home)
+    def _new_folder_pool(self, size: int) -> FolderPool:
+        def launch(size: int) -> Launch:
+            nodes = self._nodes if size == self.size else None
+            return Launch(size, self.placement, nodes, self.home)
 
-        return FolderPool(launch, self._runs, self.deadlines)
+        return FolderPool(size, launch, self._runs, self.deadlines)
 
     def _drop_runs(self) -> None:
         """Forget every run under way, and kill the ranks that have one."""

@@ -15,6 +15,7 @@ from harness.campaign.case_source import (
     CaseSource,
     NothingToDraw,
     draw,
+    in_full,
     narrow,
     require_cases,
 )
@@ -53,12 +54,12 @@ def judge(source: CaseSource, *supports: Callable[[Case], bool]) -> tuple[list[T
     return [standing.tally for standing in standings.values()], cases
 
 
-def judge_within(limits: str, source: CaseSource, ranks: int) -> list[Case]:
+def judge_within(limits: str, source: CaseSource) -> list[Case]:
     """Judge a candidate with these limits; return the cases within them."""
     standing, cases = Standing(), []
     for jobs in source.rounds({"a": standing}):
         for case, name in jobs:
-            reason = violated_limit(case, limits, ranks)
+            reason = violated_limit(case, limits, RANKS)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
             standing.add(replace(comparison, limits=limits if reason else ""))
@@ -124,13 +125,12 @@ def test_a_candidate_that_supports_almost_nothing_is_given_up_and_lacks_cases(
     [
         "loss=token-mean layers=1 window=none,3",
         "model=qwen3 loss=micro-mean,row-mean",
-        "ranks=all layers=1",
     ],
 )
 def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
     limits: str,
 ) -> None:
-    cases = judge_within(limits, CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT), RANKS)
+    cases = judge_within(limits, CaseSource(replace(REQUEST, sps=(1, 2)), RANKS, LOT))
     assert len(set(cases)) == len(cases) == 12
 
 
@@ -138,17 +138,21 @@ def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
     ("sizes", "limits", "meshes"),
     [
         ({}, "ranks=all", {(2, 4), (4, 2)}),
-        ({"named": ("dp",)}, "ranks=all", {(4, 2)}),
+        ({"named": ("dp",)}, "ranks=all", {(2, 2), (4, 1), (4, 2)}),
         ({}, "ranks=all dp=4", {(2, 4)}),
         ({"rare_sps": (8,), "count": BEYOND_FROM}, "ranks=all", {(2, 4), (4, 2), (8, 1)}),
+        ({}, "ranks=all dp=1", {(2, 1), (4, 1)}),
+        ({"named": ("dp",), "dps": (1, 3)}, "ranks=all", {(2, 3), (4, 1)}),
+        ({"sps": (1,)}, "ranks=all dp=1,2", {(1, 2)}),
     ],
 )
-def test_a_candidate_that_needs_all_ranks_is_given_cases_that_share_over_each_sp(
+def test_a_candidate_that_needs_all_ranks_is_given_the_largest_cases_that_share_over_each_sp(
     sizes: dict[str, Any], limits: str, meshes: set[tuple[int, int]]
 ) -> None:
-    request = replace(REQUEST, sps=(1, 2, 4), dps=(1, 2), **sizes)
-    given = judge_within(limits, CaseSource(request, 8, Lot(0, request.count)), 8)
-    assert {(case.sp, case.dp) for case in given} == meshes
+    request = replace(replace(REQUEST, sps=(1, 2, 4), dps=(1, 2)), **sizes)
+    request, least = in_full(request, 8, limits)
+    share = CaseSource(request, 8, Lot(0, request.count), least).share
+    assert {(case.sp, case.dp) for case in share} == meshes
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from harness.campaign.examine import empty_summary
 from harness.campaign.request import Request
 from harness.campaign.tally import Tally
 from harness.case import Case, parse
-from harness.case.stated import violated_limit
 from harness.cli import main
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.conformance.examined import Examined
@@ -125,38 +124,6 @@ def test_rare_sizes_are_not_required() -> None:
     )  # fmt: skip
     source: Any = SimpleNamespace(share=[SHARED, large], _request=request)
     assert {*CaseSource.requested_coverage(source).asked} == {"a sequence over sp 2", AT_AN_EDGE}
-
-
-def test_a_candidate_that_needs_all_ranks_and_is_not_judged_at_each_size_gets_advice() -> None:
-    request = Request(
-        candidates=("a",), sps=(2, 4), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
-        count=2, seed=0, rare_sps=(3,),
-    )  # fmt: skip
-    summary = empty_summary(request, 4, WHOLE, 1)
-    tally = summary.tallies["a"]
-    tally.coverage.ask(SHARED)
-    reason = f"its limits are {violated_limit(SHARED, 'ranks=all', 4)}"
-    tally.add(replace(judged(SHARED), verdict=Verdict.UNSUPPORTED, reason=reason))
-    advice = "judge each size by itself, as with --sp 2 --dp 1"
-    assert closing(summary, 3) == (
-        "exit status 3: a supports none of 1 cases that were drawn; 1 times because of "
-        f"'{reason}': {advice}"
-    )
-    # Of several reasons this one decides, however often there are others.
-    for _ in range(2):
-        other = "its limits are loss=token-mean"
-        tally.add(replace(judged(SHARED), verdict=Verdict.UNSUPPORTED, reason=other))
-    assert closing(summary, 3).endswith(f"; 1 times because of '{reason}': {advice}")
-    tally.add(judged(replace(SHARED, sp=4)))
-    sentence = closing(summary, 3)
-    assert "not judged on enough of what was asked for: none of 1 cases with a seq" in sentence
-    assert sentence.endswith(f". Its cases take all ranks; {advice}")
-    # Other sizes do not help with what has nothing to do with them.
-    tally.coverage.judged["a sequence over sp 2"] = 1
-    tally.coverage.asked["dtype=bf16"] = 1
-    assert closing(summary, 3).endswith(
-        "with --sp, --dtype, --loss and --set, or ask for more --cases"
-    )
 
 
 def test_each_value_that_the_user_names_is_required() -> None:

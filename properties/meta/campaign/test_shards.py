@@ -48,6 +48,8 @@ NO_POOL = cast(
         placement=Placement(),
         place={},
         start=lambda: None,
+        limits=lambda _candidate: "",
+        has_recipe=lambda _candidate: False,
     ),
 )
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,7 +27,8 @@ from harness.ranks.pool import CannotStart, NeedsOtherRanks, RankPool
 from harness.trace import Assembly
 from harness.verdict import Verdict
 from properties.helpers.alive import address_of, left_behind
-from properties.helpers.judging import evaluate_all
+from properties.helpers.judging import evaluate, evaluate_all
+from properties.helpers.places import PLANTED
 from properties.helpers.stores import stored_in
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.wrong_on_purpose
 
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 ALONE = parse("case/1 rows=3:111,4:1011 sp=1")
+OF_THREE = parse("case/1 rows=3:111,4:1011 heads=3 sp=3")
 RIGHT, WRONG = 1, 2
 
 MINE = """
@@ -218,7 +220,7 @@ def test_candidates_of_one_folder_and_those_that_come_with_the_harness_share_ran
 def test_idle_ranks_of_a_folder_make_room_for_those_of_another(
     two_files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "MOST_FOLDERS", 1)
+    monkeypatch.setattr(pools, "MOST_SETS", 1)
     right, wrong = (f"{file}:STEP" for file in two_files)
     with RankPool(1) as pool:
         verdicts = [
@@ -231,14 +233,36 @@ def test_idle_ranks_of_a_folder_make_room_for_those_of_another(
 
 def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_way() -> None:
     pool = RankPool(1, nodes=cast("OtherHosts", object()))
-    station = pool._serving("/a")
+    station = pool._serving("/a", 1)
     station.waiting.append(CaseRun(ALONE, "/a/mine.py:STEP", "/a", traced=False))
     with pytest.raises(
         NeedsOtherRanks, match=r"candidate in /b: needs ranks of its own.* all serve /a"
     ):
-        pool._serving("/b")
+        pool._serving("/b", 1)
     station.waiting.clear()
-    assert pool._serving("/b") is station
+    assert pool._serving("/b", 1) is station
+
+
+def test_a_step_that_takes_all_ranks_has_a_set_of_its_own_for_each_size() -> None:
+    over_all = f"{PLANTED / 'alone.py'}:OVER_ALL"
+    with RankPool(2) as pool:
+        for case in (CASE, ALONE, CASE):
+            assert evaluate(case, over_all, pool).verdict.passed
+            assert len(pool.logs()) == case.ranks
+        # A supervisor and two ranks, a supervisor and one.
+        assert len(pool.pids()) == 5
+    assert pool.pids() == []
+
+
+def test_on_several_hosts_what_fits_one_host_runs_there_and_larger_sizes_are_refused() -> None:
+    hosts = cast("OtherHosts", SimpleNamespace(count=2))
+    pool, over_all = RankPool(4, nodes=hosts), locate(f"{PLANTED / 'alone.py'}:OVER_ALL")
+    pool._known[over_all.full, False] = "ranks=all", []
+    sizes = {case.ranks: pool._size_for(case, over_all) for case in (ALONE, CASE, OF_THREE)}
+    assert sizes == {1: 1, 2: 2, 3: 4}
+    alone = pool._serving(over_all.folder, 1)
+    alone.waiting.append(CaseRun(ALONE, over_all.full, over_all.folder, traced=False))
+    assert pool._serving("/b", 4) is not alone
 
 
 @pytest.mark.slow

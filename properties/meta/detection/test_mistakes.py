@@ -4,13 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from harness.campaign.request import Request
-from harness.candidates import locate
 from harness.cli import main
 from harness.detection.mistakes import Survey, try_mistakes
 from harness.detection.survey_table import show_survey
@@ -20,13 +20,14 @@ from properties.helpers.places import PLANTED
 
 STYLES = PLANTED / "styles.py"
 REQUEST = Request(
-    candidates=("mine",), sps=(2, 4), dps=(1, 2), dtypes=("fp64", "fp32"), losses=("token-mean",),
+    candidates=(), sps=(2, 4), dps=(1, 2), dtypes=("fp64", "fp32"), losses=("token-mean",),
     count=4, seed=0, stated=("steps=1", "checkpoint=0", "micro=1"),
 )  # fmt: skip
 
 
 def survey(name: str, pool: RankPool) -> Survey:
-    return try_mistakes(REQUEST, locate(f"{STYLES}:{name}"), Session(pool))
+    request = replace(REQUEST, candidates=(f"{STYLES}:{name}",))
+    return try_mistakes(request, Session(pool))
 
 
 @pytest.fixture
