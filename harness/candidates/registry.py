@@ -23,6 +23,7 @@ from harness.against import ITSELF, PLAIN, names_recipe
 from harness.candidates.protocol import Candidate, PlainTraining
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
+from harness.candidates.slow_imports import slow_imports
 from harness.untrusted import BadInput
 
 Role = Literal["candidate", "against"]
@@ -90,6 +91,15 @@ class Named:
         if not self.is_foreign or package == harness.__name__:
             return ""
         return current if PathFinder.find_spec(package, [current]) else ""
+
+    @property
+    def slow_imports(self) -> list[str]:
+        """The modules that its file imports and that take long; see `slow_imports`."""
+        if not self.folder:
+            return []
+        if self.inside == "file":
+            return slow_imports(Path(self.place))
+        return slow_imports(Path(self.folder, *self.place.split(".")).with_suffix(".py"))
 
     @property
     def home(self) -> str:

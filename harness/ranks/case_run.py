@@ -24,6 +24,8 @@ class CaseRun:
     # The folder from which its ranks import first.
     folder: str
     traced: bool
+    # Modules that it imports and that take long.
+    slow_imports: Sequence[str] = ()
     # Whether another case is compared with it: then it runs in fp64 whatever the limits are.
     oracle: bool = False
     # Whether ranks also report parameters that have gradients and were not emitted. Where there

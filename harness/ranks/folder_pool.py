@@ -5,7 +5,7 @@ folder share ranks, as two scripts of a project share modules; candidates of two
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from harness.ranks.dispatcher import Deadlines, Dispatcher
@@ -20,13 +20,19 @@ class FolderPool:
     """The cases that wait for these ranks, and the launch that serves them."""
 
     def __init__(
-        self, size: int, launch: Callable[[int], Launch], runs: Iterator[int], deadlines: Deadlines
+        self,
+        size: int,
+        launch: Callable[[int, Collection[str]], Launch],
+        runs: Iterator[int],
+        deadlines: Deadlines,
     ) -> None:
         # How many ranks the next launch has.
         self.size = size
         # The folder whose candidates it serves; empty until the first has come.
         self.folder = ""
         self.waiting: deque[CaseRun] = deque()
+        # What these and earlier cases import that takes long.
+        self._imports = set[str]()
         self.dispatcher: Dispatcher | None = None
         self.launches = 0
         # The hardware that ranks of earlier launches reported.
@@ -85,6 +91,7 @@ class FolderPool:
         """Kill the launch, and forget the folder, the waiting cases and any failed start."""
         self.folder = ""
         self.waiting.clear()
+        self._imports.clear()
         self._failures_left, self._start_fault = 1, None
         self.kill()
 
@@ -100,8 +107,8 @@ class FolderPool:
     def _ensure_dispatcher(self) -> Dispatcher:
         """Return the dispatcher of the present launch, or of a new one if there is none."""
         if self.dispatcher is None:
-            self.dispatcher = Dispatcher(
-                self._launch(self.size), self.waiting, self._runs, self._deadlines
-            )
+            self._imports.update(*(case_run.slow_imports for case_run in self.waiting))
+            launch = self._launch(self.size, self._imports)
+            self.dispatcher = Dispatcher(launch, self.waiting, self._runs, self._deadlines)
             self.launches += 1
         return self.dispatcher

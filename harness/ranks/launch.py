@@ -2,6 +2,7 @@
 
 import secrets
 import selectors
+from collections.abc import Collection
 
 from harness.rank_program.placement import Placement
 from harness.supervision.host import Host
@@ -27,7 +28,12 @@ class Launch:
     """`size` ranks that connect to this controller: all on this host, or as many on each node."""
 
     def __init__(
-        self, size: int, placement: Placement, nodes: OtherHosts | None = None, home: str = ""
+        self,
+        size: int,
+        placement: Placement,
+        nodes: OtherHosts | None = None,
+        home: str = "",
+        imports: Collection[str] = (),
     ) -> None:
         self.size, self.nodes = size, nodes
         self.links: dict[int, Link] = {}
@@ -42,6 +48,7 @@ class Launch:
             ranks=size // count,
             environment=placement.environment(),
             home=home,
+            imports=sorted(imports),
             nodes=count,
             rendezvous=nodes.rendezvous(name) if nodes else "",
             launch=name,

@@ -10,7 +10,7 @@ The docstring of this package explains what lies behind it, and why it is built 
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -149,8 +149,8 @@ class RankPool:
                 f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
                 f"{self.home or 'the environment of the harness'}; use a pool of its own"
             )
-        run = CaseRun(case, candidate.full, candidate.folder, traced, oracle, learns)
-        run.plain, run.exactly = plain, exactly
+        run = CaseRun(case, candidate.full, candidate.folder, traced, candidate.slow_imports)
+        run.oracle, run.learns, run.plain, run.exactly = oracle, learns, plain, exactly
         self._queue(run, self.size if plain else self._size_for(case, candidate))
 
     def load(self, candidate: Named) -> None:
@@ -163,6 +163,7 @@ class RankPool:
             candidate.load()
             return
         run = CaseRun(ONE_RANK_CASE, candidate.full, candidate.folder, traced=False)
+        run.slow_imports = candidate.slow_imports
         run.is_load_only = run.is_exclusive = True
         run.plain = "load" if candidate.role == "against" else ""
         self._queue(run, self.size)
@@ -316,9 +317,9 @@ class RankPool:
         return idle
 
     def _new_folder_pool(self, size: int) -> FolderPool:
-        def launch(size: int) -> Launch:
+        def launch(size: int, imports: Collection[str]) -> Launch:
             nodes = self._nodes if size == self.size else None
-            return Launch(size, self.placement, nodes, self.home)
+            return Launch(size, self.placement, nodes, self.home, imports)
 
         return FolderPool(size, launch, self._runs, self.deadlines)
 

@@ -69,13 +69,22 @@ def should_fork(order: Order) -> bool:
     return Placement.read(order.environment[PLACEMENT]).device in FORKED
 
 
+def imports_for_all(order: Order) -> list[str]:
+    """Return what the supervisor imports before it forks ranks.
+
+    An import may ask how many devices there are. If they are not CPUs, a rank has to ask that: it
+    starts the driver, and only ranks know of a pretended GPU.
+    """
+    return order.imports if Placement.read(order.environment[PLACEMENT]).device == "cpu" else []
+
+
 class Host:
     """The processes of one order on this host, and the socket to which its ranks connect."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._ranks = order.ranks_of(order.node)
-        self.supervisor = supervisor.take(interpreter(order.home))
+        self.supervisor = supervisor.take(interpreter(order.home), imports_for_all(order))
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._folder = self.supervisor.folder
         # How each rank ended, in the order in which they did.

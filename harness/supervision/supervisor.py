@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import harness
@@ -22,7 +22,7 @@ from harness.importing import SAFE_PATH
 from harness.processes.descendants import ADDRESS, kill_below, kill_group, sweep
 from harness.processes.process_exit import exit_handle
 from harness.supervision import launch_folder, supervisor_process
-from harness.supervision.supervisor_process import CONTROLLER
+from harness.supervision.supervisor_process import CONTROLLER, IMPORTS
 from harness.watch.flight_recorder import ENVIRONMENT
 from harness.wire.messages import FromSupervisor, Start, Stop, Stopped, Up
 from harness.wire.pipe import Pipe
@@ -37,16 +37,17 @@ PASSING = "PYTEST_CURRENT_TEST"
 Origin = tuple[int, str, str, dict[str, str]]
 
 
-def _origin(python: str) -> Origin:
+def _origin(python: str, imports: Sequence[str]) -> Origin:
     environment = {name: value for name, value in os.environ.items() if name != PASSING}
+    environment[IMPORTS] = " ".join(imports)
     return os.getpid(), python, tempfile.gettempdir(), environment
 
 
 class Supervisor:
     """A process that starts ranks, and the folder that is removed with it."""
 
-    def __init__(self, python: str) -> None:
-        self.origin = _origin(python)
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
         self.folder = launch_folder.make()
         self._held = launch_folder.hold(self.folder)
         self.address = str(self.folder / "controller")
@@ -58,7 +59,7 @@ class Supervisor:
             undo.callback(self._discard)
             with its_end:
                 self.process = subprocess.Popen(
-                    [python, "-m", supervisor_process.__name__],
+                    [origin[1], "-m", supervisor_process.__name__],
                     env=self._environment(),
                     stdin=its_end.fileno(),
                     stdout=self._output,
@@ -81,6 +82,7 @@ class Supervisor:
             **ENVIRONMENT,
             ADDRESS: self.address,
             CONTROLLER: str(os.getpid()),
+            IMPORTS: self.origin[3][IMPORTS],
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
             # Import nothing from the current folder, which may hold a stranger's files.
@@ -173,9 +175,9 @@ _LOCK = threading.Lock()
 _IDLE: list[Supervisor] = []
 
 
-def take(python: str) -> Supervisor:
+def take(python: str, imports: Sequence[str]) -> Supervisor:
     """Return an idle supervisor of the present origin, or else a new one."""
-    origin = _origin(python)
+    origin = _origin(python, imports)
     with _LOCK:
         for idle in reversed(_IDLE):
             if idle.origin == origin:
@@ -183,7 +185,7 @@ def take(python: str) -> Supervisor:
                 if idle.is_alive:
                     return idle
                 idle.end()
-    return Supervisor(python)
+    return Supervisor(origin)
 
 
 def give_back(supervisor: Supervisor) -> None:

@@ -31,7 +31,8 @@ from harness.supervision import launch_folder
 from harness.wire.messages import Start, Stopped, ToSupervisor, Up
 from harness.wire.pipe import Pipe
 
-CONTROLLER = "HARNESS_CONTROLLER"
+# Variables of a supervisor: the pid of its controller, and what it imports for its ranks.
+CONTROLLER, IMPORTS = "HARNESS_CONTROLLER", "HARNESS_IMPORTS"
 
 
 def _controller_handle() -> int | None:
@@ -80,6 +81,10 @@ def main() -> None:
         # Forked ranks need not import these again.
         for module in ("harness.supervision.agent", "harness.rank_program.case_loop"):
             importlib.import_module(module)
+        for module in os.environ[IMPORTS].split():
+            # If it cannot be imported, a rank will say why.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
         # A garbage collection in a fork would copy the memory of all these objects.
         gc.freeze()
     try:

@@ -185,6 +185,8 @@ class Order(Message, frozen=True, kw_only=True):
     environment: dict[str, str]
     # The published candidate whose packages the ranks need; each host has its own copy.
     home: str = ""
+    # What the ranks import that takes long.
+    imports: list[str] = []
     nodes: Whole = 1
     node: Whole = 0
     # The store address at which the ranks of several hosts meet.

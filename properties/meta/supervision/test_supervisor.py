@@ -231,6 +231,6 @@ def test_a_supervisor_that_has_not_ended_is_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE", 0.0)
-    idle = supervisor.Supervisor(sys.executable)
+    idle = supervisor.take(sys.executable, [])
     assert idle.reap() == -signal.SIGKILL
     idle.end()
