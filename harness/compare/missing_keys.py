@@ -5,7 +5,10 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from harness.trace import GRADIENT, Fault, Kind, Misfit, MisfitKind, Trace, is_required
+from harness.trace import GRADIENT, METRIC, Fault, Kind, Misfit, MisfitKind, Trace, is_required
+
+# How alike the names of two metrics are if one may be meant for the other.
+CLOSE = 0.8
 
 
 def key_fault(key: str, problem: str) -> Fault:
@@ -25,6 +28,22 @@ def missing_key_fault(oracle: Trace, trace: Trace, *, of_our_model: bool) -> Fau
         f"; near: {match!r}, which is unknown" for match in get_close_matches(key, unknown, 1)
     )
     return key_fault(key, f"was never emitted{near}")
+
+
+def misspelled_metric_fault(recipe: Trace, trace: Trace) -> Fault | None:
+    """Return the fault of a metric that may be meant for one of the recipe's, or None."""
+    wanted, returned = _metrics(recipe), _metrics(trace)
+    missing = [metric for metric in wanted if metric not in returned]
+    for metric in returned:
+        if metric not in wanted:
+            for match in get_close_matches(metric, missing, 1, CLOSE):
+                problem = f"is no metric of the recipe; near: {match!r}, which is not returned"
+                return key_fault(f"{METRIC}{metric}", problem)
+    return None
+
+
+def _metrics(trace: Trace) -> list[str]:
+    return [key.removeprefix(METRIC) for key in trace if key.startswith(METRIC)]
 
 
 def _has_another_model(oracle: Trace, trace: Trace) -> bool:

@@ -41,7 +41,7 @@ from harness.compare import (
     unsupported_comparison,
 )
 from harness.compare.columns import BatchColumn, columns_of
-from harness.compare.missing_keys import key_fault
+from harness.compare.missing_keys import key_fault, misspelled_metric_fault
 from harness.diagnosis import name_divergence, name_fault
 from harness.judge import second_opinion, self_reference
 from harness.judge.job import Job
@@ -217,6 +217,8 @@ def _compared(run: Run) -> Comparison:
             return fault_comparison(case, candidate, key_fault("nll", "was never emitted"))
         is_recipe = is_of_recipe(run.job.against)
         if is_recipe:
+            if misspelled := misspelled_metric_fault(oracle, outcome.trace):
+                return fault_comparison(case, candidate, misspelled)
             # A metric of the recipe is compared if the step returns it.
             oracle = oracle.only([k for k in oracle if is_required(k) or k in outcome.trace])
         baselines = baselines or [oracle]

@@ -43,6 +43,8 @@ def train(
         return logged, metrics
     if fault == "metrics_left_out":
         return logged
+    if fault == "metric_misspelled":
+        metrics = {f"{name}s": x for name, x in metrics.items()}
     return (logged, {name: summed(x) for name, x in metrics.items()}) if metrics else logged
 
 

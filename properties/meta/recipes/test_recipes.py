@@ -255,6 +255,17 @@ def test_a_metric_of_the_recipe_need_not_be_returned(pool: RankPool) -> None:
         assert "metric.clipped" not in {result.key for result in comparison.keys}
 
 
+def test_a_metric_that_is_misspelled_is_a_fault_that_names_the_one_that_is_near(
+    pool: RankPool,
+) -> None:
+    comparison = next(judged("llama__grpo_k3__metric_misspelled", 1, pool))
+    assert comparison.verdict is Verdict.FAULT
+    assert comparison.fault is not None
+    assert comparison.fault.summary == (
+        "key 'metric.clippeds' is no metric of the recipe; near: 'clipped', which is not returned"
+    )
+
+
 def test_a_wrong_loss_of_right_modules_says_so(pool: RankPool) -> None:
     wrong = judged("llama__distilled_reverse__other_direction", 6, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)
