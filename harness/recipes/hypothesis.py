@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.case import Case
+from harness.recipes.attention_mask import Seen
 from harness.recipes.batch import IGNORED, Batch
 
 # Batches, and the factor of the loss of each.
@@ -42,6 +43,8 @@ class Hypothesis:
     parts: Callable[[Batch, Case], Parts] = lambda batch, _case: [(1.0, batch)]
     # The case for which the model is built.
     case: Callable[[Case], Case] = lambda case: case
+    # What attention sees in place of what it should, if the batch alone does not say it.
+    seen: Seen | None = None
 
     @property
     def name(self) -> str:

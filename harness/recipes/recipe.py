@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.case import Case
+from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch, as_data, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact
@@ -161,7 +162,7 @@ class Recipe:
         total = torch.zeros((), dtype=dtype, device=device)
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
-                with masked_for_model(model, part):
+                with masked_for_model(model, part), seeing(model, hypothesis.seen, part):
                     loss, metrics = parted(self.loss(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.

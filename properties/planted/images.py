@@ -16,15 +16,6 @@ from properties.planted import shard_losses
 from properties.planted.any_model import train
 from properties.planted.shard import Shard
 
-FAULTS = (
-    "positions_of_text",
-    "positions_of_a_shard",
-    "positions_first_cut",
-    "axes_swapped",
-    "features_uncut",
-    "deepstack_uncut",
-)
-
 
 class WithImages(Shard):
     """Each rank computes all images of its replica, and takes what its columns show."""
@@ -79,8 +70,8 @@ class WithImages(Shard):
 
 
 def __getattr__(name: str) -> Any:
-    """Return the step that is right, or one with a fault."""
-    if name != "right" and name not in FAULTS:
+    """Return the step that is `right`, or one with the fault of this name."""
+    if name.startswith("_"):
         raise AttributeError(name)
     taken = partial(train, loss=shard_losses.supervised, fault=name, shard=WithImages)
     taken.__name__ = name  # type: ignore[attr-defined]

@@ -7,15 +7,20 @@ from harness.recipes.hypotheses.columns import in_place_of, is_of_rows, of_colum
 from harness.recipes.hypotheses.sums import of_counts, of_statistics
 from harness.recipes.hypotheses.terms import of_masks
 from harness.recipes.hypotheses.tokens import of_attention, of_labels, of_positions
+from harness.recipes.hypotheses.visibility import of_visibility
 from harness.recipes.hypothesis import Hypothesis
 
 
 def hypotheses(columns: Mapping[str, Column]) -> dict[str, Hypothesis]:
-    """Return all hypotheses about a recipe with these columns, by name, the usual ones first."""
-    found = [*of_labels(), *of_positions(), *of_attention()]
+    """Return all hypotheses about a recipe with these columns, by name.
+
+    The usual ones come first, and those that a model or a loss may not take come last.
+    """
+    found = [*of_labels(), *of_positions(), *of_visibility(), *of_masks(), *of_counts()]
+    found += of_attention()
     for name, column in columns.items():
         found += of_column(name, column)
         alike = [other for other in columns if is_of_rows(columns[other]) is is_of_rows(column)]
         found += [in_place_of(name, other) for other in alike if other != name]
-    found += [*of_masks(), *of_counts(), *of_statistics()]
+    found += of_statistics()
     return {hypothesis.name: hypothesis for hypothesis in found}

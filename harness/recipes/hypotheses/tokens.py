@@ -104,8 +104,8 @@ def of_attention() -> list[Hypothesis]:
         Hypothesis(
             "window-ignored", "no layer has a window", case=lambda case: replace(case, window=None)
         ),
-        Hypothesis("pad-leak", "padding is attended", unmasked),
-        Hypothesis("attention-cut", "each shard of columns attends to itself alone", _alone),
+        Hypothesis("pad-leak", "no layer has a mask of padding", unmasked),
+        Hypothesis("attention-cut", "each shard of columns is a row of its own", _alone),
     ]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from harness.anomalies import ANOMALIES
@@ -14,7 +14,7 @@ from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.hypothesis import MODEL_MASK, masked_for_model
-from properties.planted.tiny import Tiny, next_labels
+from properties.planted.tiny import Attention, Tiny, next_labels
 
 # Rows of unequal lengths, padded on both sides, on two replicas of two micro-batches, so that no
 # two hypotheses come to the same.
@@ -44,15 +44,40 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-class Windowed(Tiny):
-    """Shows the window of its case in what it computes."""
+class Scores(nn.Module):
+    """Attention that is handed its mask as in transformers."""
+
+    is_causal = True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, attention_mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attention_mask)
+
+
+class Hybrid(Tiny):
+    """Has a layer with a state, and shows the window of its case in what it computes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self.window = case.window
+        self.window, self.scores = case.window, Scores()
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.attend = self.see
+
+    def see(self, q: Tensor, k: Tensor, v: Tensor, real_BS: Tensor, first: Any = 0) -> Tensor:
+        del first
+        place_S = torch.arange(real_BS.shape[1])
+        seen_BSS = (place_S[:, None] >= place_S) & real_BS[:, None]
+        seen_BSS |= place_S[:, None] == place_S
+        out: Tensor = self.scores(q, k, v, attention_mask=seen_BSS[:, None])
+        return out
 
     def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
-        return super().forward(ids_BL, positions_BL, mask_BS.bool()) * (1 + (self.window or 0))
+        x_BLD = self.embed(ids_BL) + self.places(positions_BL)
+        x_BLD = x_BLD + (x_BLD * mask_BS[..., None]).cumsum(1)
+        for block in self.blocks:
+            x_BLD = block(x_BLD, mask_BS.bool())
+        logits_BLV: Tensor = self.head(x_BLD)
+        return logits_BLV * (1 + (self.window or 0))
 
 
 def weighted(model: Any, batch: Batch) -> Any:
@@ -77,7 +102,7 @@ def spread(model: Any, batch: Batch) -> Tensor:
     return means_V.square().sum()
 
 
-STEP = Step(lambda: None, Recipe(Windowed, weighted, COLUMNS), micro_batches=True, limits="",
+STEP = Step(lambda: None, Recipe(Hybrid, weighted, COLUMNS), micro_batches=True, limits="",
             supports=None)  # fmt: skip
 
 
@@ -99,7 +124,7 @@ def gradients(variant: str, case: Case) -> Tensor:
 
 def test_no_two_hypotheses_predict_the_same() -> None:
     variants = ("plain", *STEP.hypotheses)
-    assert len(variants) > 25
+    assert len(variants) > 29
     found = {name: torch.cat([gradients(name, case) for case in CASES]) for name in variants}
     for number, name in enumerate(variants):
         for other in variants[:number]:
@@ -123,7 +148,7 @@ def test_no_two_hypotheses_about_a_term_predict_the_same() -> None:
 def test_the_loss_sees_another_mask_than_the_model() -> None:
     seen: list[Tensor] = []
 
-    class Listening(Windowed):
+    class Listening(Hybrid):
         def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
             seen.append(mask_BS)
             return super().forward(ids_BL, positions_BL, mask_BS)

@@ -5,13 +5,14 @@ import torch
 
 from harness.case import Case, Row
 from harness.compare import Verdict
+from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, images
 from harness.report import explain
 from properties.helpers.judging import evaluate_all
 from properties.helpers.places import PLANTED
 from properties.meta.recipes.test_exact import agree
-from properties.meta.recipes.test_recipes import drawn
+from properties.meta.recipes.test_recipes import COMMON, drawn
 
 pytest.importorskip("transformers")
 RECIPE = Recipe(images.qwen3_vl, images.supervised, images.COLUMNS)
@@ -51,6 +52,17 @@ def test_a_right_step_with_images_passes(count: int, pool: RankPool) -> None:
     assert len(comparisons) == count
     for comparison in comparisons:
         assert comparison.verdict.passed, explain(comparison)
+
+
+# The step takes positions from the model, so that none are restarted in it.
+@pytest.mark.long
+@pytest.mark.parametrize("fault", sorted(COMMON.keys() - {"positions_restarted"}))
+def test_a_common_fault_of_a_step_with_images_is_found_and_named(
+    fault: str, pool: RankPool
+) -> None:
+    comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)
+    failure = next(seen for seen in comparisons if seen.verdict.failed)
+    assert add_diagnosis(failure, Session(pool)).called == COMMON[fault]
 
 
 @pytest.mark.slow

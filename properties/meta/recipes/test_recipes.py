@@ -93,10 +93,8 @@ COMMON = {
     "shard_attended": "attention-cut",
     "padding_attended": "pad-leak",
     "vectors_not_summed": "replica-split",
-    "future_attended": "unclassified",
+    "future_attended": "future-leak",
 }
-# A change of the batch changes its gated delta layers as well, and these faults do not.
-OF_HYBRIDS = {"shard_attended": "unclassified", "padding_attended": "unclassified"}
 OF_MANY = ("gpt_oss", "qwen3_moe", "qwen3_next", "gemma_3", "deepseek_v3")
 BAD = PLANTED / "bad_recipes.py"
 
@@ -212,8 +210,7 @@ def test_a_common_fault_is_found_and_named_in_any_family(
 ) -> None:
     wrong = judged(f"{model}__supervised__{fault}", 40, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)
-    names = COMMON | (OF_HYBRIDS if model == "qwen3_next" else {})
-    assert add_diagnosis(failure, Session(pool)).called == names[fault]
+    assert add_diagnosis(failure, Session(pool)).called == COMMON[fault]
 
 
 @pytest.mark.parametrize(
