@@ -93,10 +93,10 @@ class Named:
         return current if PathFinder.find_spec(package, [current]) else ""
 
     @property
-    def slow_imports(self) -> list[str]:
+    def slow_imports(self) -> tuple[str, ...]:
         """The modules that its file imports and that take long; see `slow_imports`."""
         if not self.folder:
-            return []
+            return ()
         if self.inside == "file":
             return slow_imports(Path(self.place))
         return slow_imports(Path(self.folder, *self.place.split(".")).with_suffix(".py"))

@@ -4,6 +4,7 @@ A supervisor imports them once, so that the ranks that it forks need not. The fi
 """
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 # By what a file imports: the module that takes long.
@@ -20,9 +21,11 @@ OWN = ("transformers.py", "transformers")
 MOST = 1 << 20
 
 
-def slow_imports(file: Path) -> list[str]:
+# Asked with every case of a candidate.
+@lru_cache(maxsize=64)
+def slow_imports(file: Path) -> tuple[str, ...]:
     """Return the modules of a file, but none that a module beside it may stand for."""
     if not file.is_file() or any(file.with_name(name).exists() for name in OWN):
-        return []
+        return ()
     with file.open(errors="replace") as opened:
-        return sorted({SLOW[name] for name in IMPORT.findall(opened.read(MOST))})
+        return tuple(sorted({SLOW[name] for name in IMPORT.findall(opened.read(MOST))}))
