@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +51,12 @@ class UnknownCandidate(BadInput):
     """The name leads to no candidate; the message describes where the search ended."""
 
 
+# Asked many times with every case, and each time it would look at every folder of the path.
+@lru_cache(maxsize=64)
+def _resolved(place: str, folder: Path) -> Path:
+    return (folder / place).resolve()
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """A candidate's name, taken apart: where the candidate is, and what its ranks need."""
@@ -69,7 +76,7 @@ class Named:
         """The name with an absolute path, so that ranks in other folders find the same file."""
         if self.inside != "file":
             return self.name
-        return f"{Path(self.place).resolve()}:{self.attribute}"
+        return f"{_resolved(self.place, Path.cwd())}:{self.attribute}"
 
     @property
     def is_foreign(self) -> bool:
@@ -86,7 +93,7 @@ class Named:
         This is the folder of its file, or the current folder if its package lies there.
         """
         if self.inside == "file":
-            return str(Path(self.place).resolve().parent)
+            return str(_resolved(self.place, Path.cwd()).parent)
         current, package = str(Path.cwd()), self.place.partition(".")[0]
         if not self.is_foreign or package == harness.__name__:
             return ""
