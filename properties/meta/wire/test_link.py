@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 
+from harness.rank_program.placement import Placement
 from harness.supervision.host import Host
 from harness.wire.link import Link
 from harness.wire.messages import Order
@@ -25,7 +26,7 @@ def test_a_process_that_is_exiting_is_noticed_while_its_socket_is_still_open() -
 
 
 def test_only_the_end_of_a_huge_file_is_read_and_it_is_made_printable() -> None:
-    host = Host(Order(ranks=1, environment={}, launch=""))
+    host = Host(Order(ranks=1, environment=Placement().environment(), launch=""))
     log = host.supervisor.folder / "crash.0"
     with log.open("wb") as file:
         file.truncate(1 << 40)
