@@ -20,6 +20,8 @@ from harness.recipes.batch import Batch
 Seen = Callable[[Tensor, Batch, int | None], Tensor]
 # In a mask that is added to scores, what is hidden has a large negative number.
 HIDDEN = -1.0
+# In place of the mask of a module that is called without one.
+MISSING = object()
 
 
 @contextmanager
@@ -40,9 +42,10 @@ def _with_changed_mask(
     given: Any,
     named: dict[str, Any],
 ) -> Any:
-    if "attention_mask" not in named:
+    mask_B1QK, ids_BK = named.get("attention_mask", MISSING), batch["input_ids"]
+    if mask_B1QK is not None and getattr(mask_B1QK, "ndim", 0) != 4:
+        # It is called in another way.
         return None
-    mask_B1QK, ids_BK = named["attention_mask"], batch["input_ids"]
     if mask_B1QK is None:
         mask_B1QK = ids_BK.new_ones(ids_BK.shape[-1:] * 2, dtype=torch.bool).tril()[None, None]
     seen_B1QK = mask_B1QK if mask_B1QK.dtype == torch.bool else mask_B1QK > HIDDEN

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import harness
 from harness.importing import SAFE_PATH
@@ -33,14 +34,24 @@ PATIENCE, MOST_IDLE = 2.0, 4
 OUTPUT = "supervisor"
 # pytest changes this variable for every test, which makes no difference to a supervisor.
 PASSING = "PYTEST_CURRENT_TEST"
-# The starting process, interpreter, temporary folder and environment of a supervisor.
-Origin = tuple[int, str, str, dict[str, str]]
 
 
-def _origin(python: str, imports: Sequence[str]) -> Origin:
-    environment = {name: value for name, value in os.environ.items() if name != PASSING}
-    environment[IMPORTS] = " ".join(imports)
-    return os.getpid(), python, tempfile.gettempdir(), environment
+class Origin(NamedTuple):
+    """What a supervisor was started with; for another launch all of it has to be the same."""
+
+    # The pid of its controller.
+    controller: int
+    python: str
+    # Where temporary files are.
+    folder: str
+    environment: dict[str, str]
+    # The modules that it imports for its ranks.
+    imports: tuple[str, ...]
+
+    @classmethod
+    def now(cls, python: str, imports: Sequence[str]) -> Self:
+        environment = {name: value for name, value in os.environ.items() if name != PASSING}
+        return cls(os.getpid(), python, tempfile.gettempdir(), environment, tuple(imports))
 
 
 class Supervisor:
@@ -59,7 +70,7 @@ class Supervisor:
             undo.callback(self._discard)
             with its_end:
                 self.process = subprocess.Popen(
-                    [origin[1], "-m", supervisor_process.__name__],
+                    [origin.python, "-m", supervisor_process.__name__],
                     env=self._environment(),
                     stdin=its_end.fileno(),
                     stdout=self._output,
@@ -82,7 +93,7 @@ class Supervisor:
             **ENVIRONMENT,
             ADDRESS: self.address,
             CONTROLLER: str(os.getpid()),
-            IMPORTS: self.origin[3][IMPORTS],
+            IMPORTS: " ".join(self.origin.imports),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
             # Import nothing from the current folder, which may hold a stranger's files.
@@ -177,7 +188,7 @@ _IDLE: list[Supervisor] = []
 
 def take(python: str, imports: Sequence[str]) -> Supervisor:
     """Return an idle supervisor of the present origin, or else a new one."""
-    origin = _origin(python, imports)
+    origin = Origin.now(python, imports)
     with _LOCK:
         for idle in reversed(_IDLE):
             if idle.origin == origin:
@@ -205,5 +216,5 @@ def _end_all() -> None:
     while _IDLE:
         supervisor = _IDLE.pop()
         # A fork of the controller inherits the list, and does not own its supervisors.
-        if supervisor.origin[0] == os.getpid():
+        if supervisor.origin.controller == os.getpid():
             supervisor.end()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +60,8 @@ def judge_within(limits: str, source: CaseSource) -> list[Case]:
     standing, cases = Standing(), []
     for jobs in source.rounds({"a": standing}):
         for case, name in jobs:
-            reason = violated_limit(case, limits, RANKS)
+            # A step that takes all ranks has as many as the case needs.
+            reason = violated_limit(case, limits, case.ranks)
             verdict = Verdict.UNSUPPORTED if reason else Verdict.EQUAL
             comparison = Comparison(case=case, candidate=name, verdict=verdict, reason=reason)
             standing.add(replace(comparison, limits=limits if reason else ""))
@@ -125,6 +127,7 @@ def test_a_candidate_that_supports_almost_nothing_is_given_up_and_lacks_cases(
     [
         "loss=token-mean layers=1 window=none,3",
         "model=qwen3 loss=micro-mean,row-mean",
+        "ranks=all layers=1",
     ],
 )
 def test_after_the_first_round_a_candidate_is_given_no_case_outside_its_limits(
@@ -153,6 +156,31 @@ def test_a_candidate_that_needs_all_ranks_is_given_the_largest_cases_that_share_
     request, least = in_full(request, 8, limits)
     share = CaseSource(request, 8, Lot(0, request.count), least).share
     assert {(case.sp, case.dp) for case in share} == meshes
+
+
+@pytest.mark.parametrize(
+    ("limits", "recipes", "asked", "losses"),
+    [
+        (("loss=token-mean layers=1",), True, {}, {"token-mean"}),
+        (("loss=token-mean",) * 2, True, {}, {"token-mean"}),
+        # What was asked for is drawn, and refused; what only one refuses, the other is judged on.
+        (("loss=token-mean",), True, {"named": ("loss",)}, {*REQUEST.losses}),
+        (("loss=token-mean", ""), True, {}, {*REQUEST.losses}),
+        (("loss=token-mean",), False, {}, {*REQUEST.losses}),
+    ],
+)
+def test_limits_that_come_with_recipes_are_kept_from_the_first_case_on(
+    limits: tuple[str, ...], recipes: bool, asked: dict[str, Any], losses: set[str]
+) -> None:
+    by_name = dict(zip(("native-local", "native-gather"), limits, strict=False))
+    pool: Any = SimpleNamespace(
+        size=RANKS,
+        limits=lambda candidate: by_name[candidate.name],
+        has_recipe=lambda _candidate: recipes,
+    )
+    request = replace(REQUEST, candidates=tuple(by_name), **asked)
+    share = CaseSource.for_candidates(request, pool, LOT).share
+    assert {case.loss for case in share} == losses
 
 
 @pytest.mark.slow

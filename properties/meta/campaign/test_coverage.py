@@ -126,6 +126,26 @@ def test_rare_sizes_are_not_required() -> None:
     assert {*CaseSource.requested_coverage(source).asked} == {"a sequence over sp 2", AT_AN_EDGE}
 
 
+def test_a_candidate_that_is_not_judged_on_what_was_asked_for_gets_advice() -> None:
+    request = Request(
+        candidates=("a",), sps=(2, 4), dps=(1,), dtypes=("fp64",), losses=("token-mean",),
+        count=2, seed=0, rare_sps=(3,),
+    )  # fmt: skip
+    summary = empty_summary(request, 4, WHOLE, 1)
+    tally = summary.tallies["a"]
+    tally.coverage.ask(SHARED)
+    tally.add(replace(judged(SHARED), verdict=Verdict.UNSUPPORTED, reason="it says so"))
+    assert closing(summary, 3) == (
+        "exit status 3: a supports none of 1 cases that were drawn; 1 times because of "
+        "'it says so': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
+        "and --set"
+    )
+    tally.add(judged(replace(SHARED, sp=4)))
+    sentence = closing(summary, 3)
+    assert "not judged on enough of what was asked for: none of 1 cases with a seq" in sentence
+    assert sentence.endswith("with --sp, --dtype, --loss and --set, or ask for more --cases")
+
+
 def test_each_value_that_the_user_names_is_required() -> None:
     twice = replace(SHARED, dp=2, rows=SHARED.rows * 2)
     coverage = Coverage.of_cases([SHARED] * 8 + [twice] * 8, ["dp"])

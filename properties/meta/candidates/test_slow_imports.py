@@ -14,7 +14,6 @@ from harness.supervision import host
 from harness.trace import Assembly
 from harness.wire.messages import Order
 
-pytest.importorskip("transformers")
 CASE = parse("case/1 rows=3:111,4:1011 sp=2")
 MODULE = "transformers.modeling_utils"
 ASKS = f"""
@@ -98,6 +97,7 @@ def test_only_ranks_on_cpus_have_it_imported(device: str, imports: list[str]) ->
 def test_ranks_find_it_imported_or_else_import_it_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("transformers")
     (tmp_path / "mine.py").write_text(ASKS)
     mine = locate(f"{tmp_path}/mine.py:MINE")
     with RankPool(2) as pool:

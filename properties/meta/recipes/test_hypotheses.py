@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,6 +11,7 @@ from harness.anomalies import ANOMALIES
 from harness.case import Case, parse
 from harness.judge.term_diagnosis import MISWEIGHTED
 from harness.recipes import Recipe, Step, computed, row, target, token
+from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.terms import of_terms
@@ -166,6 +168,25 @@ def test_the_loss_sees_another_mask_than_the_model() -> None:
         next_losses(model, batch)
     next_losses(model, batch)
     assert [mask.tolist() for mask in seen] == [[[0, 1, 1]], [[1, 1, 1]]]
+
+
+@pytest.mark.parametrize("named", [{}, {"attention_mask": torch.ones(2, 3)}])
+def test_attention_that_is_called_in_another_way_sees_what_it_saw(named: Any) -> None:
+    class Another(nn.Module):
+        is_causal = True
+
+        def forward(self, **given: Any) -> Any:
+            return given
+
+    def nothing(seen_B1QK: Tensor, _batch: Batch, _window: int | None) -> Tensor:
+        return torch.zeros_like(seen_B1QK)
+
+    module, ids_BS = Another(), torch.ones(2, 3, dtype=torch.long)
+    with seeing(module, nothing, {"input_ids": ids_BS}):
+        assert module(**named) == named
+        changed = module(attention_mask=None)["attention_mask"]
+    assert (changed < -1).all()
+    assert module(attention_mask=None) == {"attention_mask": None}
 
 
 def test_hypotheses_have_names_of_anomalies() -> None:

@@ -144,7 +144,7 @@ def test_at_least_half_of_the_cases_of_a_right_step_pass_where_rounding_lets_the
     dtype: Dtype, name: str, pool: RankPool
 ) -> None:
     verdicts = [comparison.verdict for comparison in judged(name, 6, pool, dtype)]
-    is_hidden = dtype == "bf16" and name in HIDDEN_BY_ROUNDING[pool.device]
+    is_hidden = dtype == "bf16" and name in HIDDEN_BY_ROUNDING[pool.computes_on.partition(":")[0]]
     assert (sum(verdict.passed for verdict in verdicts) < 3) is is_hidden
 
 
@@ -180,7 +180,7 @@ def test_a_step_is_not_blamed_where_large_numbers_cancel(
     comparison = evaluate(parse(f"case/1 {line}"), named(name), pool)
     assert comparison.verdict is Verdict.WITHIN, explain(comparison)
     # On an H100 the case of DPO is within its budget at once.
-    assert comparison.asked_again or pool.device == "cuda"
+    assert comparison.asked_again is not (pool.device == "cuda" and name == "llama__dpo")
 
 
 @pytest.mark.slow
