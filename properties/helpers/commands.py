@@ -15,6 +15,8 @@ from properties.helpers.places import ROOT
 
 DEADLINE = 300
 HARNESS = (sys.executable, "-m", "harness")
+# With it a process can import this project, and what only the path of this process leads to.
+IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def run_to_end(
@@ -34,7 +36,7 @@ def run_in_background(
     with subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        env={**os.environ, **IMPORTS, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

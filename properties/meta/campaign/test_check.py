@@ -15,7 +15,8 @@ import torch
 
 from harness.cli import main, obey_signals
 from harness.ranks.pool import RankPool
-from properties.helpers.places import PLANTED, ROOT
+from properties.helpers.commands import IMPORTS
+from properties.helpers.places import PLANTED
 from properties.helpers.wait import eventually
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -209,7 +210,7 @@ def test_an_interrupted_check_reports_the_cases_that_it_judged(tmp_path: Path) -
     with subprocess.Popen(
         [*command, *SMALL, "--cases", "300"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **IMPORTS},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
@@ -321,7 +322,7 @@ def test_a_check_that_is_interrupted_before_it_has_ranks_reports_no_case(
     with subprocess.Popen(
         [*COMMAND, *SMALL],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **IMPORTS},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:

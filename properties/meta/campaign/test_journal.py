@@ -16,7 +16,7 @@ from harness.campaign.journal import BadJournal, Journal
 from harness.campaign.pending import PendingCandidate
 from harness.cli import main
 from harness.engine.lot import SIZE, WHOLE, Part
-from properties.helpers.places import ROOT
+from properties.helpers.commands import IMPORTS
 from properties.helpers.wait import eventually
 from properties.meta.campaign.test_conduct import LOTS, REQUEST, judge
 
@@ -175,7 +175,7 @@ def test_a_killed_campaign_is_resumed_and_ends_as_if_it_had_run_through(
     lots = Path("kept/lots.jsonl")
     with subprocess.Popen(
         [sys.executable, "-m", "harness", *COMMAND],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **IMPORTS},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
