@@ -98,7 +98,7 @@ def measure(tokens: int, device: str) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "verdict": comparison.verdict.name,
-        "share of budget used": comparison.used,
+        "share of budget used": comparison.measured.used,
         "seconds": ended - started,
         "seconds of": {part: t - s for (_, s), (part, t) in pairwise(moments.items())},
         "largest rank": max(ranks) / 1e6,

@@ -59,14 +59,14 @@ def section(dtype: Dtype, count: int, pool: RankPool) -> str:
     comparisons = list(evaluate_all(zip(batch, cycle(DIALECTS), strict=False), pool))
     for comparison in comparisons:
         assert comparison.verdict.passed, explain(comparison)
-    used = [comparison.used for comparison in comparisons]
-    unjudged = sum(len(comparison.unjudged) for comparison in comparisons)
+    used = [comparison.measured.used for comparison in comparisons]
+    unjudged = sum(len(comparison.measured.unjudged) for comparison in comparisons)
     again = sum(comparison.asked_again for comparison in comparisons)
     text = (
         f"**{dtype}**: {count} cases, {again} asked again, {unjudged} tensors not judged. "
         f"The largest share of a budget was {max(used):.2f}."
     )
-    results = [result for comparison in comparisons for result in comparison.keys]
+    results = [result for comparison in comparisons for result in comparison.measured.keys]
     slack = [r.slack for r in results if r.slack and r.key.startswith(GRADIENT)]
     if slack:
         median, most = np.quantile(slack, (0.5, 0.99))

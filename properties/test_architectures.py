@@ -44,7 +44,7 @@ def test_every_architecture_holds_in_generated_cases(
     jobs = ((case, name) for case in batch for name in ("native-gather", "native-local"))
     for comparison in evaluate_all(jobs, harness_pool):
         assert comparison.verdict.passed, comparison
-        judged = {result.key for result in comparison.keys}
+        judged = {result.key for result in comparison.measured.keys}
         assert {f"grad.layers.0.{part}" for part in ADDED[model]} <= judged
 
 
@@ -55,5 +55,5 @@ def test_a_bias_or_norm_left_out_of_the_reduction_is_found(
 ) -> None:
     comparison = evaluate(parse(f"{LINE} model={model}"), f"{__file__}:LEAVES_OUT", harness_pool)
     assert comparison.verdict is Verdict.DIVERGED
-    wrong = {result.key.rpartition(".")[2] for result in comparison.keys if result.wrong}
+    wrong = {result.key.rpartition(".")[2] for result in comparison.measured.keys if result.wrong}
     assert wrong == set(ADDED[model])

@@ -221,8 +221,8 @@ def test_the_native_path_is_plain_training_with_a_kernel_for_packed_rows(
 def test_wrong_row_boundaries_are_found(harness_evaluate: Evaluate, name: str) -> None:
     comparison = evaluate_with(harness_evaluate, name, parse("case/1 rows=3:111,4:1111 sp=2"))
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
-    assert comparison.first.key == "layers.0.attn.out"
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == "layers.0.attn.out"
 
 
 def evaluate_with(harness_evaluate: Evaluate, name: str, case: Case) -> Comparison:

@@ -69,7 +69,7 @@ class Leanings(msgspec.Struct, forbid_unknown_fields=True):
     by_dtype: dict[Dtype, dict[str, Leaning]] = {}
 
     def add(self, comparison: "Comparison") -> None:
-        for result in comparison.keys:
+        for result in comparison.measured.keys:
             if result.lean is not None:
                 by_name = self.by_dtype.setdefault(comparison.case.dtype, {})
                 by_name.setdefault(without_layer_number(result.key), Leaning()).add(result.lean)

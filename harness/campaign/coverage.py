@@ -100,7 +100,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
         """Count a case that was judged; one that was refused or ended in a fault is not."""
         if comparison.verdict in (Verdict.UNSUPPORTED, Verdict.FAULT):
             return
-        case, at_edge = comparison.case, comparison.at_edge
+        case, at_edge = comparison.case, comparison.measured.at_edge
         named = dict.fromkeys(
             requirement.partition("=")[0] for requirement in self.asked if "=" in requirement
         )
@@ -113,7 +113,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
                 at_edge = plan(case).live_boundary_labels(case)
             self.judged[AT_AN_EDGE] += at_edge > 0
         alive = dict[str, bool]()
-        for result in comparison.keys:
+        for result in comparison.measured.keys:
             if result.key.startswith(GRADIENT):
                 name = without_layer_number(result.key)
                 alive[name] = alive.get(name, False) or not result.zero

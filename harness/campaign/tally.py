@@ -129,11 +129,11 @@ class Tally(msgspec.Struct):
         for name in situations:
             self.situations.setdefault(name, Counter())[comparison.verdict.name] += 1
         self.coverage.add(comparison)
-        self.uncompared = sorted({*self.uncompared, *comparison.uncompared})
+        self.uncompared = sorted({*self.uncompared, *comparison.measured.uncompared})
         if comparison.verdict is not Verdict.UNSUPPORTED:
             self.bounds.add(comparison)
             self.pace.setdefault(size_class(comparison.case), Pace()).add(seconds)
-            self.elements += comparison.elements
+            self.elements += comparison.measured.elements
         elif comparison.swallowed:
             dtype, (most_hidden, *_) = comparison.case.dtype, comparison.swallowed
             self.unjudgeable.setdefault(dtype, Counter())[most_hidden] += 1
@@ -148,13 +148,13 @@ class Tally(msgspec.Struct):
         case = comparison.case
         self.asked_again += comparison.asked_again
         self.shared += case.sp > 1
-        self.silent += comparison.silent
+        self.silent += comparison.measured.silent
         self.gradients += len(comparison.gradients)
         has_parts = case.dp * case.micro_batches > 1
         self.kept += has_parts and needs_own_mesh(case)
         self.zeros += sum(gradient.zero for gradient in comparison.gradients)
         # A trace that is bitwise equal to plain training has no error beyond plain training's own.
-        used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.used
+        used = 0.0 if comparison.verdict.name == "EQUAL" else comparison.measured.used
         self.used.setdefault(case.dtype, Histogram()).add(used)
         self.leanings.add(comparison)
 

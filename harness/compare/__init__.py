@@ -2,7 +2,9 @@
 
 * The *oracle* is the reference in fp64; a *baseline* is the reference in the case's own dtype.
 * A *budget* is how large an error may be, for each tensor and slice.
-* A *comparison* is the record of the judgement: verdict, first divergence, how much was examined.
+* A *measurement* says what was compared, how much of it, and what differs.
+* An *inquiry* says what was found out about a failure: its names, and how to see it again.
+* A *comparison* is the record of the judgement: the verdict, with its measurement and inquiry.
 * *Noise* is how far the baselines stray from the oracle; budgets are derived from it.
 * *Slack* is the budget of a whole tensor as a share of its size; a tensor with too much is *weak*.
 * A *vacuous* run could not have failed, so it is a FAULT and not a pass.
@@ -21,11 +23,12 @@ from harness.compare.agreement import agree, doubt, identical, total
 from harness.compare.budget import MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
 from harness.compare.budget_use import worst_budget_use
 from harness.compare.compare import compare, fault_comparison, unsupported_comparison
-from harness.compare.comparison import Comparison, Divergence, KeyResult, Look
+from harness.compare.comparison import Comparison, Inquiry, Look, RanOn
 from harness.compare.differing import Differing
 from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
 from harness.compare.finite_difference import NUDGES, slope_misfit
+from harness.compare.measurement import Divergence, KeyResult, Measurement
 from harness.compare.scale import Scale
 from harness.compare.vacuity import predicting_tokens
 from harness.verdict import Verdict
@@ -39,8 +42,11 @@ __all__ = [
     "Differing",
     "Divergence",
     "Drift",
+    "Inquiry",
     "KeyResult",
     "Look",
+    "Measurement",
+    "RanOn",
     "Scale",
     "Verdict",
     "agree",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from harness.case import Case
 from harness.compare.budget import SLACK_THAT_SEES_HALF
-from harness.compare.comparison import Comparison, Divergence, KeyResult
+from harness.compare.comparison import Comparison, Inquiry
 from harness.compare.differing import Kept
 from harness.compare.elementwise import (
     Judged,
@@ -21,6 +21,7 @@ from harness.compare.elementwise import (
     measure_lean,
     measure_noise,
 )
+from harness.compare.measurement import Divergence, KeyResult, Measurement
 from harness.compare.missing_keys import is_lost_in_both, key_fault, missing_key_fault
 from harness.compare.picture import JudgedTensor, draw_picture
 from harness.compare.scale import fit_scale
@@ -110,26 +111,29 @@ def compare(
     not_judgeable = (
         f"not judgeable in {case.dtype}: the rounding of {reference} hides {', '.join(hidden[:1])}"
     )
+    measured = Measurement(
+        first=first,
+        misfits=misfits,
+        keys=tuple(results),
+        scale=fit_scale(case, gradients) if gradients_differ else None,
+        uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
+        at_edge=count_edge_targets(case, oracle.get("nll"), trace.losses),
+        silent=case.sp > 1 and assembly.silent,
+        stood_in=assembly.stood_in,
+        loss=(float(oracle["loss"].values), float(trace["loss"].values)),
+        differing=tuple(kept.tensors),
+    )
+    has_diverged = verdict is Verdict.DIVERGED
+    picture = draw_picture(case, oracle, assembly, tensors) if has_diverged else None
     return Comparison(
         case=case,
         candidate=candidate,
         verdict=verdict,
         reason=fault.summary if fault else not_judgeable if hidden else "",
         swallowed=hidden,
-        first=first,
-        misfits=misfits,
-        keys=tuple(results),
-        scale=fit_scale(case, gradients) if gradients_differ else None,
-        uncompared=_uncompared(oracle, assembly, of_our_model=of_our_model),
         fault=fault if verdict is Verdict.FAULT else None,
-        at_edge=count_edge_targets(case, oracle.get("nll"), trace.losses),
-        silent=case.sp > 1 and assembly.silent,
-        stood_in=assembly.stood_in,
-        loss=(float(oracle["loss"].values), float(trace["loss"].values)),
-        differing=tuple(kept.tensors),
-        picture=(
-            draw_picture(case, oracle, assembly, tensors) if verdict is Verdict.DIVERGED else None
-        ),
+        measured=measured,
+        inquiry=Inquiry(picture=picture),
     )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.case import Case, Row
 from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
-from harness.compare.comparison import KeyResult
 from harness.compare.least_traffic import holder_of_all, least_sent
+from harness.compare.measurement import KeyResult
 from harness.compare.token_ownership import explained_shares, is_cut_evenly
 from harness.trace import GRADIENT, Assembly, Entry, Trace, is_required
 from harness.trace.trace import Tokens

@@ -34,5 +34,5 @@ def _shrunk(first: Comparison, pools: Pools) -> Comparison:
         return first
     # Shrinking may have slipped into a listed bug. `recognised` must look at this case alone, and
     # not at the names that the larger case had.
-    alone = small.named(*(look for look in small.seen if not look.larger))
+    alone = small.named(*(look for look in small.inquiry.seen if not look.larger))
     return first if mark_known(alone).verdict is Verdict.KNOWN else small

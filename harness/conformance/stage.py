@@ -62,11 +62,11 @@ class Stage:
             return
         for situation in situations_of(comparison.case):
             self.situations.setdefault(situation, Counter())[verdict.name] += 1
-        self.elements += comparison.elements
+        self.elements += comparison.measured.elements
         self.coverage.add(comparison)
-        self.stood_in.update(comparison.stood_in)
+        self.stood_in.update(comparison.measured.stood_in)
         if verdict.passed:
-            self.used = max(self.used, comparison.used)
+            self.used = max(self.used, comparison.measured.used)
             self.leanings.add(comparison)
         else:
             self._add_failure(comparison)
@@ -146,26 +146,26 @@ def excuse_rounding(comparison: Comparison, pools: Pools) -> Comparison:
         return comparison
     alone = Job.again(comparison, replace(comparison.case, sp=1))
     at_sp_1 = pools.of(alone.case.ranks).judge_one(alone)
-    if at_sp_1.called == "low-precision":
+    if at_sp_1.inquiry.called == "low-precision":
         return unsupported_comparison(comparison.case, comparison.candidate, WRONG_ALONE)
     return comparison
 
 
 def failure_name(comparison: Comparison) -> str:
     """Return the name of a failure, or its verdict if it has no name."""
-    return comparison.called or comparison.verdict.name
+    return comparison.inquiry.called or comparison.verdict.name
 
 
 def broken_properties(comparison: Comparison) -> Iterable[str]:
     """Return the properties that the candidate broke."""
     if comparison.fault:
         return ["no fault"]
-    wrong = {result.key for result in comparison.keys if result.wrong}
+    wrong = {result.key for result in comparison.measured.keys if result.wrong}
     is_broken = {
         "loss": "loss" in wrong,
         "losses of tokens": "nll" in wrong,
         "gradients": any(key.startswith(GRADIENT) for key in wrong),
-        "every token once": bool(comparison.misfits),
+        "every token once": bool(comparison.measured.misfits),
     }
     # A list and not a set: its order is the same in every process.
     return [name for name, broken in is_broken.items() if broken]
@@ -173,9 +173,9 @@ def broken_properties(comparison: Comparison) -> Iterable[str]:
 
 def is_unseen_by_loss(comparison: Comparison) -> bool:
     """Whether a comparison of losses alone would have let the case pass."""
-    if comparison.loss is None:
+    if comparison.measured.loss is None:
         return False
-    expected, got = comparison.loss
+    expected, got = comparison.measured.loss
     return abs(got - expected) <= SEEN_BY_LOSS * abs(expected)
 
 

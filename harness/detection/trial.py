@@ -93,7 +93,7 @@ def try_mutant(
         cases=verdicts.total(),
         seconds=seconds,
         size=_describe_size(small.case),
-        named=small.called,
+        named=small.inquiry.called,
         unmet=tuple(lacking(first.case, mutant.needs)),
         verdicts=dict(verdicts),
         **_failure_fields(first, small),
@@ -140,7 +140,10 @@ def try_benign(
     for comparison in session.judge(Job(case, named, against) for case in cases):
         verdicts[comparison.verdict.name] += 1
         if comparison.verdict.failed:
-            failed = {**_failure_fields(comparison, comparison), "named": comparison.called}
+            failed = {
+                **_failure_fields(comparison, comparison),
+                "named": comparison.inquiry.called,
+            }
             break
     return Trial(
         key=variant.key,

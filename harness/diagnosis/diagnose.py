@@ -135,7 +135,7 @@ def _is_as_finite(failure: Comparison, evidence: Evidence) -> bool:
     is_finite = all(
         np.isfinite(evidence.got[key].values).all() for key in evidence.of_required.wrong_keys
     )
-    return is_finite != any(look.name == "non-finite" for look in failure.seen)
+    return is_finite != any(look.name == "non-finite" for look in failure.inquiry.seen)
 
 
 def _shows_failure(failure: Comparison, evidence: Evidence) -> bool:
@@ -143,7 +143,9 @@ def _shows_failure(failure: Comparison, evidence: Evidence) -> bool:
 
     After a wrong step all losses are wrong, so a failure of several steps needs none.
     """
-    has_wrong_losses = any(result.key == "nll" and result.wrong for result in failure.keys)
+    has_wrong_losses = any(
+        result.key == "nll" and result.wrong for result in failure.measured.keys
+    )
     needs_losses = has_wrong_losses and failure.case.steps == 1
     return _is_wrong(evidence) and ("nll" in evidence.wrong_keys or not needs_losses)
 
@@ -175,7 +177,7 @@ def conclude(
     looks = looks or _choose_common(looks_by_case, right)
     if looks and looks[0].name in EXPLAINED_BY_SHARES:
         # If all gradients follow from some weights, the looks describe these already.
-        stray = [e for e in required if not e.comparison.misfits and not read_weights(e)]
+        stray = [e for e in required if not e.comparison.measured.misfits and not read_weights(e)]
         description = describe_backward(stray) or describe_shares(stray)
         if description:
             looks = (replace(looks[0], why=f"{description}; {looks[0].why}"),)
@@ -216,7 +218,7 @@ def _is_wrong(evidence: Evidence) -> bool:
 
 def _looks_of_case(evidence: Evidence) -> list[Look]:
     """Return every name that fits this case alone, the best first."""
-    misfits, wrong = evidence.comparison.misfits, evidence.wrong_keys
+    misfits, wrong = evidence.comparison.measured.misfits, evidence.wrong_keys
     if misfits or "nll" in wrong or not wrong:
         return roots(evidence) or [Look("unclassified", "nothing that must be shown is wrong")]
     reading = read_weights(evidence)

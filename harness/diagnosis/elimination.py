@@ -191,4 +191,6 @@ def _losses(
 
 
 def _wrong_losses(evidence: Evidence) -> int:
-    return next(result.wrong for result in evidence.comparison.keys if result.key == "nll")
+    return next(
+        result.wrong for result in evidence.comparison.measured.keys if result.key == "nll"
+    )

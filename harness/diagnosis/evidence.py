@@ -41,9 +41,10 @@ class Evidence:
     @property
     def of_required(self) -> "Evidence":
         """Return the evidence with the required keys alone."""
-        keys = tuple(result for result in self.comparison.keys if is_required(result.key))
+        keys = tuple(result for result in self.comparison.measured.keys if is_required(result.key))
         got = self.got.only({key for key in self.got if is_required(key)})
-        return replace(self, comparison=replace(self.comparison, keys=keys), got=got)
+        measured = replace(self.comparison.measured, keys=keys)
+        return replace(self, comparison=replace(self.comparison, measured=measured), got=got)
 
     @property
     def case(self) -> Case:
@@ -52,7 +53,7 @@ class Evidence:
     @cached_property
     def wrong_keys(self) -> list[str]:
         """Keys that hold a wrong element, in execution order."""
-        return [result.key for result in self.comparison.keys if result.wrong]
+        return [result.key for result in self.comparison.measured.keys if result.wrong]
 
     @cached_property
     def streams(self) -> list[Tokens]:

@@ -18,10 +18,10 @@ SMALL_ERROR = 2.0**-6
 
 def name_gradients(evidence: Evidence) -> Look:
     """Name what the wrong gradients have in common; the forward pass is right."""
-    split = sorted({f.key for f in evidence.comparison.misfits if f.kind is SPLIT})
+    split = sorted({f.key for f in evidence.comparison.measured.misfits if f.kind is SPLIT})
     if split:
         return Look("replica-split", f"ranks hold different copies of {_first_names(split)}")
-    scale = evidence.comparison.scale
+    scale = evidence.comparison.measured.scale
     if evidence.comparison.against == ITSELF and not evidence.mask_n.any():
         # Without targets the loss has no gradient, so its scale cannot be what is wrong.
         return Look("gradient-partial", "no token is a target: a term beside the loss is wrong")
@@ -67,7 +67,7 @@ def name_uncut_heads(evidence: Evidence) -> Look | None:
     If ranks hold different copies, each may have those of its own heads, and the sum is missing.
     """
     case = evidence.case
-    split = {misfit.key for misfit in evidence.comparison.misfits if misfit.kind is SPLIT}
+    split = {misfit.key for misfit in evidence.comparison.measured.misfits if misfit.kind is SPLIT}
     for key in evidence.wrong_keys:
         expected, got = evidence.oracle[key].values, evidence.got[key].values
         is_of_heads = key.startswith(GRADIENT) and expected.shape[:1] in (

@@ -75,7 +75,7 @@ def _doubt_rounding(look: Look, evidence: Evidence) -> Look:
     expected, got = (trace[first].values for trace in (evidence.oracle, evidence.got))
     if not _is_held_in_fp32(expected) and _is_held_in_fp32(got):
         return replace(look, why=f"{look.why}, and fp32 holds its values exactly")
-    if evidence.comparison.as_in_fp32:
+    if evidence.comparison.measured.as_in_fp32:
         return look
     before = "" if first.startswith(GRADIENT) else f", and {_describe_before(evidence, first)}"
     why = f"{look.why}{before}; whether that is rounding, this case does not tell"
@@ -100,7 +100,7 @@ def _looks_of_ownership(evidence: Evidence) -> list[Look]:
     looks: list[Look] = []
     comparison = evidence.comparison
     twice = _misfit(comparison, MisfitKind.TWICE)
-    if twice and comparison.silent:
+    if twice and comparison.measured.silent:
         looks.append(Look("vacuous", "every peer computes all tokens, and sends nothing"))
     elif twice:
         looks.append(Look("token-owned-twice", f"{len(twice.tokens)} tokens, in {twice.key}"))
@@ -196,7 +196,7 @@ def _unknown(evidence: Evidence, tensor: TokenTensor) -> Iterator[Look]:
         if at_ends:
             yield at_ends
             return
-    result = next(key for key in evidence.comparison.keys if key.key == tensor.key)
+    result = next(key for key in evidence.comparison.measured.keys if key.key == tensor.key)
     # A shorter format would round most elements.
     is_few = 2 * result.wrong < result.elements
     if _has_small_errors(tensor) and not is_few:
@@ -210,7 +210,7 @@ def _unknown(evidence: Evidence, tensor: TokenTensor) -> Iterator[Look]:
 
 def _describe_before(evidence: Evidence, key: str) -> str:
     """Describe what is known before the first wrong tensor, and what to emit to see more."""
-    shown = [result.key for result in evidence.comparison.keys]
+    shown = [result.key for result in evidence.comparison.measured.keys]
     last, *_ = [*reversed(shown[: shown.index(key)]), ""]
     keys = list(evidence.oracle)
     between = keys[keys.index(last) + 1 if last else 0 : keys.index(key)]
@@ -245,7 +245,7 @@ def _looks_of_results(evidence: Evidence) -> list[Look]:
     if split:
         looks.append(Look("replica-split", f"ranks hold different copies of {split.key}"))
     if "loss" in wrong and not {"nll", "weight"} & set(wrong):
-        expected, got = evidence.comparison.loss or (0.0, 0.0)
+        expected, got = evidence.comparison.measured.loss or (0.0, 0.0)
         gradients = [key for key in wrong if key.startswith(GRADIENT)]
         if gradients and wrong[0] == "loss":
             # Without a target only padding can be learnt; a NaN is nothing learnt.
@@ -262,4 +262,4 @@ def _looks_of_results(evidence: Evidence) -> list[Look]:
 
 
 def _misfit(comparison: Comparison, kind: MisfitKind) -> Misfit | None:
-    return next((f for f in comparison.misfits if f.kind is kind), None)
+    return next((f for f in comparison.measured.misfits if f.kind is kind), None)

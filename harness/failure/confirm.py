@@ -24,7 +24,7 @@ def judge_on_fresh_ranks(
         ran = run_history(history, job, fresh)
         comparison = fresh.judge_one(job)
         recorded_ranks = fresh.pool.size if fresh.pool.size > needed else 0
-        return replace(comparison, before=ran, ranks=recorded_ranks)
+        return comparison.found_out(before=ran, ranks=recorded_ranks)
 
 
 def run_history(cases: Sequence[Case], job: Job, session: Session) -> tuple[Case, ...]:
@@ -42,7 +42,7 @@ def name_stale_state(
     """Name a failure seen after a history `stale-state` if fresh ranks do not show it without."""
     if not history or not comparison.verdict.failed:
         return comparison
-    alone = judge_on_fresh_ranks(Job.again(comparison), session, ranks=comparison.ranks)
+    alone = judge_on_fresh_ranks(Job.again(comparison), session, ranks=comparison.inquiry.ranks)
     if mark_of(alone).same_kind(mark_of(comparison)):
         return comparison
     return comparison.rooted("stale-state", describe_history(history))
@@ -52,14 +52,16 @@ def confirm(
     small: Case, failure: Comparison, session: Session, before: Sequence[Case] = ()
 ) -> Comparison | None:
     """Judge a smaller case on fresh ranks; return None unless it fails in the same way."""
-    again = judge_on_fresh_ranks(Job.again(failure, small), session, before, failure.ranks)
+    again = judge_on_fresh_ranks(Job.again(failure, small), session, before, failure.inquiry.ranks)
     if not mark_of(again).same_kind(mark_of(failure)):
         return None
-    if again.seen_as == failure.seen_as or failure.against != PLAIN:
+    if again.inquiry.seen_as == failure.inquiry.seen_as or failure.against != PLAIN:
         # Against itself there are no experiments, so the name must be the one a replay gives.
         return again
     # A small case may fit several names; the larger case that it came from decides.
-    return again.named(*(replace(look, larger=True) for look in failure.seen), *again.seen)
+    return again.named(
+        *(replace(look, larger=True) for look in failure.inquiry.seen), *again.inquiry.seen
+    )
 
 
 def find_outside_cause(
@@ -70,7 +72,7 @@ def find_outside_cause(
     The name is `ranks-beside` if it needs more ranks, `stale-state` if it needs a history out of
     the `earlier` cases, and `not-repeatable` if it never fails again.
     """
-    if failure.seen_as == "not-repeatable":
+    if failure.inquiry.seen_as == "not-repeatable":
         # A failure that comes and goes by chance needs nothing.
         return None
     job, size = Job.again(failure), session.pool.size
@@ -78,7 +80,7 @@ def find_outside_cause(
     if mark_of(alone).same_kind(mark_of(failure)):
         return None
     needed = failure.case.ranks
-    if not alone.ranks and needed < size:
+    if not alone.inquiry.ranks and needed < size:
         again = judge_on_fresh_ranks(job, session, ranks=size)
         if mark_of(again).same_kind(mark_of(failure)):
             why = f"it passes where there are {needed}, and not where there are {size}"
@@ -86,7 +88,7 @@ def find_outside_cause(
     for history in _suspected_histories(earlier):
         again = judge_on_fresh_ranks(job, session, history)
         if mark_of(again).same_kind(mark_of(failure)):
-            return again.rooted("stale-state", describe_history(again.before))
+            return again.rooted("stale-state", describe_history(again.inquiry.before))
     why = "on fresh ranks it passes, also after what ran before it"
     return failure.rooted("not-repeatable", why)
 

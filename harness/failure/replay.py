@@ -1,7 +1,7 @@
 """A failure shown again: whether it is the same one, and what else can be found out about it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import to_builtins
@@ -117,7 +117,7 @@ def replay(job: Job, session: Session, before: Sequence[Case] = (), ranks: int =
     `ranks` is how many ranks were asked for, or 0 if that is as many as the cases need.
     """
     ran = run_history(before, job, session)
-    traced = replace(session.trace(job), before=ran, ranks=ranks)
+    traced = session.trace(job).found_out(before=ran, ranks=ranks)
     return Shown(name_stale_state(ran, traced, session))
 
 

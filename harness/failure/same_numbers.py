@@ -72,7 +72,7 @@ def _gives_same_numbers(
 
 def _is_same(one: Evidence, other: Evidence | None) -> bool:
     """Return whether both have the same keys, losses and gradients, to rounding."""
-    if other is None or one.comparison.misfits or other.comparison.misfits:
+    if other is None or one.comparison.measured.misfits or other.comparison.measured.misfits:
         return False
     targets, kept, given = one.targets, one.of_required.got, other.of_required.got
     keys = set(kept) - {"nll"}

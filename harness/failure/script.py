@@ -80,8 +80,8 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     call = f"{source.call}, {name}.run_plain" if comparison.against == RECIPE else source.call
     headline, _, first_line, *lines = explain(comparison).splitlines()
     comments = [line[2:] for line in lines if line[2:9].strip() in COMMENT_LABELS]
-    needed = max(case.ranks for case in (*comparison.before, comparison.case))
-    ranks = max(needed, comparison.ranks)
+    needed = max(case.ranks for case in (*comparison.inquiry.before, comparison.case))
+    ranks = max(needed, comparison.inquiry.ranks)
     needs = ", ".join((f"Needs ulysses-harness {harness.__version__}", *source.pins))
     head = HEAD.format(
         headline=headline.replace("\\", "/"),
@@ -111,17 +111,17 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
 def _literals(comparison: Comparison, says: str, placement: str, deadline: float) -> Iterator[str]:
     """Yield the arguments of `Scripted`, line by line."""
     yield f"candidate={comparison.candidate!r},"
-    if comparison.before:
+    if comparison.inquiry.before:
         yield "# The last is judged; the same ranks run the others before it."
     yield "cases=["
-    yield from (f"    {str(case)!r}," for case in (*comparison.before, comparison.case))
+    yield from (f"    {str(case)!r}," for case in (*comparison.inquiry.before, comparison.case))
     yield "],"
-    if comparison.ranks:
-        yield f"ranks={comparison.ranks},"
+    if comparison.inquiry.ranks:
+        yield f"ranks={comparison.inquiry.ranks},"
     yield f"says={says!r},"
-    if comparison.first:
-        yield f"key={comparison.first.key!r},"
-        yield f"allowed={_number(comparison.first.allowed)},"
+    if comparison.measured.first:
+        yield f"key={comparison.measured.first.key!r},"
+        yield f"allowed={_number(comparison.measured.first.allowed)},"
         yield "# By index (of a token, its number in the batch comes first): expected, got."
         yield "elements={"
         for index, expected, got in _elements(comparison):
@@ -130,18 +130,20 @@ def _literals(comparison: Comparison, says: str, placement: str, deadline: float
     if names_recipe(comparison.against) and comparison.case.dtype == "fp64":
         yield "# What asks for fp32 gets fp64, as in plain training of the recipe."
         yield "exactly=True,"
-    if comparison.loss:
-        yield f"loss=({', '.join(map(_number, comparison.loss))}),"
+    if comparison.measured.loss:
+        yield f"loss=({', '.join(map(_number, comparison.measured.loss))}),"
     yield f"placement={placement!r},"
     yield f"deadline={deadline:g},"
 
 
 def _elements(comparison: Comparison) -> Iterator[tuple[tuple[int, ...], float, float]]:
     """Yield the first wrong element, then others that are wrong by the same budget."""
-    first = comparison.first
+    first = comparison.measured.first
     assert first is not None
     yield first.index, first.expected, first.got
-    kept = next((tensor for tensor in comparison.differing if tensor.key == first.key), None)
+    kept = next(
+        (tensor for tensor in comparison.measured.differing if tensor.key == first.key), None
+    )
     if kept is None or not kept.shape:
         return
     rows = kept.rows if kept.tokens is None else kept.tokens

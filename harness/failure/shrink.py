@@ -53,7 +53,7 @@ def shrink(
     """Take every change that still fails, until none does or the time is over."""
     deadline = time.monotonic() + seconds
     best, tried, mark = failing, {failing.case}, mark_of(failing)
-    has_drawn = any(column.is_drawn for column in failing.columns)
+    has_drawn = any(column.is_drawn for column in failing.inquiry.columns)
     while True:
         for case in smaller(best.case, has_drawn=has_drawn):
             if case in tried or case.sp == 1 < failing.case.sp:
@@ -71,13 +71,20 @@ def shrink(
 
 def _is_another(was: Comparison, now: Comparison) -> bool:
     """Return whether it is another failure: only misfits are left, or the error is tiny."""
-    only_copies = was.first is not None and now.first is None and bool(now.misfits)
+    only_copies = (
+        was.measured.first is not None
+        and now.measured.first is None
+        and bool(now.measured.misfits)
+    )
     return only_copies or _largest_error(now) * MOST_ERROR_DROP < _largest_error(was)
 
 
 def _largest_error(comparison: Comparison) -> float:
     """Return the largest error of the required keys, as a share of its budget."""
-    return max((result.used for result in comparison.keys if is_required(result.key)), default=0.0)
+    return max(
+        (result.used for result in comparison.measured.keys if is_required(result.key)),
+        default=0.0,
+    )
 
 
 def smaller(case: Case, *, has_drawn: bool = False) -> Iterator[Case]:

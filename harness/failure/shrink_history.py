@@ -47,21 +47,21 @@ def shrink_with_history(failure: Comparison, session: Session, seconds: float) -
         return comparison if mark_of(comparison).same_kind(mark) else None
 
     small = _remove_cases(failure, judge)
-    if len(small.before) == 1:
+    if len(small.inquiry.before) == 1:
         small = _simplify(_smallest_pair(small, judge), judge)
     finished = time.monotonic() <= until
-    why = describe_history(small.before)
-    if not finished and len(small.before) > 1:
+    why = describe_history(small.inquiry.before)
+    if not finished and len(small.inquiry.before) > 1:
         why += "; fewer may do, but there was no time to try all of them"
-    named = small.named(replace(failure.seen[0], why=why), *failure.seen[1:])
+    named = small.named(replace(failure.inquiry.seen[0], why=why), *failure.inquiry.seen[1:])
     return Shrunk(named, tried, finished=finished)
 
 
 def _remove_cases(failure: Comparison, judge: Judge) -> Comparison:
     """Try halves of the history, then smaller parts of it and what is left without each part."""
     parts = 2
-    while len(failure.before) > 1:
-        history = failure.before
+    while len(failure.inquiry.before) > 1:
+        history = failure.inquiry.before
         length = -(-len(history) // parts)
         cuts = [(start, start + length) for start in range(0, len(history), length)]
         pieces = [history[start:stop] for start, stop in cuts]
@@ -83,7 +83,7 @@ def _smallest_pair(failure: Comparison, judge: Judge) -> Comparison:
     First, both batches come from the failing case and differ in their rows. Then the earlier one
     comes from the case in the history, so that they may also differ in anything else.
     """
-    (before,), case = failure.before, failure.case
+    (before,), case = failure.inquiry.before, failure.case
     pairs = [*_pairs(case, case), *_pairs(before, case)]
     found = _first_failure(judge((first,), last) for first, last in pairs)
     return failure if found is None else found
@@ -110,7 +110,7 @@ def _with_rows(case: Case, lengths: tuple[int, ...]) -> Case:
 def _simplify(failure: Comparison, judge: Judge) -> Comparison:
     """Make each of the simplifications in both cases where the failure stays."""
     for change in SIMPLIFICATIONS:
-        cases = [*failure.before, failure.case]
+        cases = [*failure.inquiry.before, failure.case]
         try:
             *history, case = (replace(each, ids=None, **change) for each in cases)
         except InvalidCase:

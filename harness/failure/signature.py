@@ -39,10 +39,10 @@ def mark_of(comparison: Comparison) -> Mark:
     where = ""
     if comparison.fault:
         where = str(comparison.fault.kind)
-    elif comparison.first:
-        where = comparison.first.key
-    elif comparison.misfits:
-        where = f"{comparison.misfits[0].key}, {comparison.misfits[0].kind}"
-    names = [look.name for look in comparison.seen if not look.larger]
+    elif comparison.measured.first:
+        where = comparison.measured.first.key
+    elif comparison.measured.misfits:
+        where = f"{comparison.measured.misfits[0].key}, {comparison.measured.misfits[0].kind}"
+    names = [look.name for look in comparison.inquiry.seen if not look.larger]
     of_tensors = [name for name in names if name not in RUN_DEPENDENT]
     return Mark(comparison.verdict.name, where, next(iter(of_tensors or names), ""))

@@ -28,16 +28,16 @@ def shrink_and_confirm(
     caused_outside = None if earlier is None else find_outside_cause(failure, earlier, session)
     if caused_outside is not None:
         shrunk = Shrunk(caused_outside, 0, finished=True)
-        if caused_outside.before:
+        if caused_outside.inquiry.before:
             shrunk = shrink_with_history(caused_outside, session, until - time.monotonic())
     else:
         left = until - time.monotonic()
         shrunk = shrink(failure, _judge_like(failure, session), seconds=left)
-        small = confirm(shrunk.smallest.case, failure, session, failure.before)
+        small = confirm(shrunk.smallest.case, failure, session, failure.inquiry.before)
         shrunk = replace(shrunk, smallest=failure if small is None else small)
     if shrunk.smallest.case == failure.case:
         return shrunk
-    return replace(shrunk, smallest=replace(shrunk.smallest, larger=failure))
+    return replace(shrunk, smallest=shrunk.smallest.found_out(larger=failure))
 
 
 def fewest_layers(failure: Comparison, session: Session) -> Comparison:
@@ -46,7 +46,7 @@ def fewest_layers(failure: Comparison, session: Session) -> Comparison:
     for layers in range(1, failure.case.layers):
         case = replace(failure.case, layers=layers)
         if mark_of(judge(case)).same_kind(mark):
-            small = confirm(case, failure, session, failure.before)
+            small = confirm(case, failure, session, failure.inquiry.before)
             if small is not None:
                 return small
     return failure
@@ -57,8 +57,8 @@ def _judge_like(failure: Comparison, session: Session) -> Callable[[Case], Compa
 
     def judge(case: Case) -> Comparison:
         job = Job.again(failure, case)
-        if failure.before:
-            return judge_on_fresh_ranks(job, session, failure.before)
+        if failure.inquiry.before:
+            return judge_on_fresh_ranks(job, session, failure.inquiry.before)
         return session.judge_one(job, closely=False)
 
     return judge

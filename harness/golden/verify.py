@@ -134,10 +134,10 @@ class GoldenResults:
         """Count the comparison of one run of a golden."""
         self.verdicts[comparison.verdict.name] += 1
         self.against[comparison.against] += 1
-        self.elements += comparison.elements
-        if comparison.uncompared:
+        self.elements += comparison.measured.elements
+        if comparison.measured.uncompared:
             known = self.uncompared.setdefault(comparison.candidate, {})
-            known |= dict.fromkeys(comparison.uncompared)
+            known |= dict.fromkeys(comparison.measured.uncompared)
         self.coverage.setdefault(comparison.candidate, Coverage()).add(comparison)
         if comparison.verdict.passed:
             self.leanings.setdefault(comparison.candidate, Leanings()).add(comparison)

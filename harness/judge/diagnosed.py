@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from harness.against import PLAIN, is_of_recipe
 from harness.anomalies import RUN_DEPENDENT
@@ -50,32 +50,34 @@ def add_diagnosis(
     is_vacuous = failure.fault is not None and failure.fault.kind is Kind.VACUOUS
     if failure.verdict is not Verdict.DIVERGED and not is_vacuous:
         return failure
-    if failure.before or failure.ranks or failure.seen_as in RUN_DEPENDENT:
+    if failure.inquiry.before or failure.inquiry.ranks or failure.inquiry.seen_as in RUN_DEPENDENT:
         # It depends on what else the ranks run, and experiments run one case at a time.
         return failure
     if is_of_recipe(failure.against):
         job = Job.again(failure)
         until = clock() + seconds
         looks = diagnose_by_recipe(failure, job, session.pool, lambda: clock() < until)
-        return replace(failure, diagnosis=looks)
+        return failure.found_out(diagnosis=looks)
     if failure.against != PLAIN:
         # The hypotheses that experiments test are about the harness's own model.
         return failure
     asked = Asked(locate(failure.candidate), session, clock() + seconds, clock)
-    failure = replace(failure, diagnosis=diagnose(failure, asked))
-    return replace(failure, picture=_completed_picture(failure, asked))
+    failure = failure.found_out(diagnosis=diagnose(failure, asked))
+    return failure.found_out(picture=_completed_picture(failure, asked))
 
 
 def _completed_picture(failure: Comparison, asked: "Asked") -> Picture | None:
     """Return the picture with inferred labels and weights, and with the shares of ranks."""
-    picture = failure.picture
+    picture = failure.inquiry.picture
     evidence = asked(failure.case) if picture else None
     if picture is None or evidence is None:
         return picture
     reading = read_weights(evidence)
     if reading:
         picture = with_reading(picture, evidence, reading)
-    is_about_shares = failure.diagnosis and failure.diagnosis[0].name in EXPLAINED_BY_SHARES
+    is_about_shares = (
+        failure.inquiry.diagnosis and failure.inquiry.diagnosis[0].name in EXPLAINED_BY_SHARES
+    )
     return with_shares(picture, evidence) if is_about_shares else picture
 
 

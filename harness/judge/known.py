@@ -21,7 +21,7 @@ def listed_bug(comparison: Comparison) -> Bug | None:
     bugs_of_case = list(_bugs_of_case(comparison))
     if not _can_explain(comparison, bugs_of_case):
         return None
-    named = (bug for bug in bugs_of_case if comparison.seen_as in bug.looks)
+    named = (bug for bug in bugs_of_case if comparison.inquiry.seen_as in bug.looks)
     # A fault need not come from the candidate, so it is a bug's only if the bug lists its name.
     mendable = (
         bug for bug in bugs_of_case if comparison.fault is None and _has_mend(comparison, bug)
@@ -35,7 +35,7 @@ def _can_explain(comparison: Comparison, bugs_of_case: list[Bug]) -> bool:
     if comparison.case.steps > 1 and any(pattern.startswith(GRADIENT) for pattern in patterns):
         # Wrong gradients of an earlier step change the weights, and then every tensor is wrong.
         return True
-    wrong = [result.key for result in comparison.keys if result.wrong]
+    wrong = [result.key for result in comparison.measured.keys if result.wrong]
     return all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in wrong)
 
 
@@ -57,7 +57,7 @@ def mark_known(comparison: Comparison) -> Comparison:
     """Return the comparison, as KNOWN with the bug as its reason if nothing else is wrong."""
     if not comparison.verdict.failed:
         return comparison
-    bug, mended = listed_bug(comparison), comparison.mended
+    bug, mended = listed_bug(comparison), comparison.inquiry.mended
     is_right_without = mended is not None and mended.verdict.passed
     # If the mended step did not run, another bug may hide behind the listed one.
     if bug is None or (mended_candidate(comparison) and not is_right_without):

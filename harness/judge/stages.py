@@ -12,7 +12,6 @@ From stage 4 on, each takes a comparison and returns one. `Session` runs the sta
 may come after them, to name a failure by experiments.
 """
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,6 +33,7 @@ from harness.case.stated import violated_limit
 from harness.compare import (
     Comparison,
     Look,
+    RanOn,
     Verdict,
     compare,
     doubt,
@@ -48,7 +48,6 @@ from harness.judge.job import Job
 from harness.judge.known import mended_candidate
 from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_references
 from harness.judge.self_reference import SelfRun
-from harness.ranks.device import options_for
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, with_what_is_given
 from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
@@ -189,12 +188,10 @@ def ask_references(run: Run) -> Sequence[Trace] | Fault | Unsupported:
 
 def measure(run: Run) -> Comparison:
     """Compare the outcome with its references, and name a failure by its own tensors."""
-    pool, job = run.pool, run.job
-    options = options_for(pool.placement, pool.size, pool.deadlines.case)
-    if job.against == ITSELF or names_recipe(job.against):
-        options = (*options, "--against", shlex.quote(job.against))
-    comparison = replace(_compared(run), against=job.against, options=options)
-    return replace(comparison, columns=run.columns) if comparison.verdict.failed else comparison
+    pool = run.pool
+    ran_on = RanOn(pool.device, pool.transport, pool.size, pool.deadlines.case)
+    comparison = replace(_compared(run), against=run.job.against, ran_on=ran_on)
+    return comparison.found_out(columns=run.columns) if comparison.verdict.failed else comparison
 
 
 def _compared(run: Run) -> Comparison:
@@ -206,9 +203,8 @@ def _compared(run: Run) -> Comparison:
     if isinstance(outcome, Unsupported):
         return unsupported_comparison(case, candidate, outcome.reason, outcome.limits)
     if isinstance(outcome, Fault):
-        return replace(
-            _with_fault_name(fault_comparison(case, candidate, outcome)), logs=outcome.logs
-        )
+        failure = _with_fault_name(fault_comparison(case, candidate, outcome))
+        return failure.found_out(logs=outcome.logs)
     assert not isinstance(references, Fault | Unsupported)
     oracle, *baselines = references
     if run.job.against != PLAIN:
@@ -233,7 +229,8 @@ def _compared(run: Run) -> Comparison:
         comparison = second_opinion.judged(*arguments, source=source)
         if run.traced and comparison.verdict is Verdict.DIVERGED and case.dtype == "fp64":
             as_in_fp32 = _is_within_fp32(comparison, oracle, outcome)
-            comparison = replace(comparison, as_in_fp32=as_in_fp32)
+            measured = replace(comparison.measured, as_in_fp32=as_in_fp32)
+            comparison = replace(comparison, measured=measured)
     if comparison.verdict is Verdict.DIVERGED and run.traced:
         return comparison.named(*name_divergence(comparison, oracle, outcome.trace))
     return _with_fault_name(comparison)
@@ -242,7 +239,7 @@ def _compared(run: Run) -> Comparison:
 def _is_within_fp32(failure: Comparison, oracle: Trace, outcome: Assembly) -> bool:
     """Return whether a divergence in fp64 would pass as fp32."""
     # A step that computes in fp32 has errors in most tensors, not just in a few.
-    if 2 * sum(1 for key in failure.keys if key.wrong) <= len(failure.keys):
+    if 2 * sum(1 for key in failure.measured.keys if key.wrong) <= len(failure.measured.keys):
         return False
     single = replace(failure.case, dtype="fp32")
     baseline = reference(single, torch.float32, traced=True)
@@ -293,7 +290,7 @@ def _excuse_own_fp32(run: Run, failure: Comparison) -> Comparison:
     if not doubt(oracle, other_oracle) or doubt(oracle, other_oracle, "fp32"):
         return failure
     refused = unsupported_comparison(failure.case, failure.candidate, ONLY_FP32)
-    return replace(refused, against=failure.against, options=failure.options)
+    return replace(refused, against=failure.against, ran_on=failure.ran_on)
 
 
 def trace_job(job: Job, pool: RankPool) -> Comparison:
@@ -302,13 +299,13 @@ def trace_job(job: Job, pool: RankPool) -> Comparison:
     comparison = ask_again(run, measure(run))
     if comparison.verdict is not Verdict.DIVERGED:
         return comparison
-    comparison = replace(comparison, logs=pool.logs())
+    comparison = comparison.found_out(logs=pool.logs())
     if job.case.steps == 1:
         return comparison
     # After one wrong step all tensors of the next are wrong, so the first step gives the name.
     first = trace_job(replace(job, case=replace(job.case, steps=1), stored=None), pool)
     if not first.verdict.passed:
-        return comparison.named(*first.seen)
+        return comparison.named(*first.inquiry.seen)
     why = f"the first step alone is right, and after {job.case.steps - 1} more it is not"
     return comparison.named(Look("stale-state", why))
 
@@ -321,11 +318,11 @@ def look_closer(failure: Comparison, pool: RankPool) -> Comparison:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
         return failure.rooted("stale-state", why)
-    if repr(traced.loss) == repr(failure.loss):
+    if repr(traced.measured.loss) == repr(failure.measured.loss):
         return excuse_fp32(traced, pool)
     # Before the first run the ranks ran another case, and before each later run this same case.
     # So state that a case leaves behind changes the loss once, and then no more.
-    is_settled = repr(trace_job(job, pool).loss) == repr(traced.loss)
+    is_settled = repr(trace_job(job, pool).measured.loss) == repr(traced.measured.loss)
     name, why = (
         ("stale-state", "run again, it comes out differently, and then the same each time")
         if is_settled
@@ -337,9 +334,9 @@ def look_closer(failure: Comparison, pool: RankPool) -> Comparison:
 def excuse_fp32(failure: Comparison, pool: RankPool) -> Comparison:
     """Refuse a case in fp64 if the candidate computes it as in fp32, and does so at sp 1 too."""
     at_sp_1 = failure
-    if failure.as_in_fp32 and failure.case.sp > 1:
+    if failure.measured.as_in_fp32 and failure.case.sp > 1:
         at_sp_1 = trace_job(Job.again(failure, replace(failure.case, sp=1)), pool)
-    if not at_sp_1.as_in_fp32:
+    if not at_sp_1.measured.as_in_fp32:
         return failure
     return unsupported_comparison(failure.case, failure.candidate, ONLY_FP32)
 
@@ -353,7 +350,7 @@ def hold_to_listed(comparison: Comparison, pool: RankPool) -> Comparison:
     mended = ask_again(run, measure(run))
     if mended.verdict is Verdict.DIVERGED:
         mended = look_closer(mended, pool)
-    return replace(comparison, mended=mended)
+    return comparison.found_out(mended=mended)
 
 
 def own_reference(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:

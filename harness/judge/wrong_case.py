@@ -46,7 +46,7 @@ def wrong_cases(
             if comparison.verdict is Verdict.DIVERGED and _has_wrong_gradient(comparison):
                 assert isinstance(outcome, Assembly)
                 is_wrong = True
-                yield WrongCase(case, outcome, is_scaled=comparison.scale is not None)
+                yield WrongCase(case, outcome, is_scaled=comparison.measured.scale is not None)
         if is_wrong:
             return
 
@@ -65,7 +65,9 @@ def _near(case: Case, layers: int) -> Iterator[Case]:
 
 
 def _has_wrong_gradient(comparison: Comparison) -> bool:
-    return any(result.wrong and result.key.startswith(GRADIENT) for result in comparison.keys)
+    return any(
+        result.wrong and result.key.startswith(GRADIENT) for result in comparison.measured.keys
+    )
 
 
 def fit(wrong: WrongCase, prediction: Trace) -> str | None:
@@ -80,11 +82,11 @@ def fit(wrong: WrongCase, prediction: Trace) -> str | None:
     compared = wrong.case, "", prediction, [prediction], outcome
     comparison = compare(*compared, of_our_model=False, reference="a hypothesis")
     was_compared = comparison.verdict.passed or comparison.verdict is Verdict.DIVERGED
-    if not was_compared or comparison.misfits:
+    if not was_compared or comparison.measured.misfits:
         return None
     if not _has_wrong_gradient(comparison):
         return ""
-    scale = comparison.scale
+    scale = comparison.measured.scale
     if scale is None or not scale.factor or wrong.is_scaled:
         return None
     return f"times {scale.factor:.4g}{f' = {scale.name}' if scale.name else ''}"

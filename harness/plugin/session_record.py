@@ -96,7 +96,7 @@ class SessionRecord:
 
     def add(self, comparison: "Comparison") -> None:
         self.verdicts[comparison.verdict.name] += 1
-        self.elements += comparison.elements
+        self.elements += comparison.measured.elements
         if comparison.verdict.name == "UNSUPPORTED":
             self.refused[comparison.reason] += 1
         else:

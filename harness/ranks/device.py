@@ -1,13 +1,11 @@
 """Choose the devices of a pool's ranks and the transport of their collectives."""
 
 import math
-from functools import cache
 
 import torch
 from torch import distributed as dist
 
 from harness.rank_program.placement import PRETEND, Placement
-from harness.ranks.pool import DEADLINE
 from harness.ranks.shared_gpu import why_ranks_cannot_share
 
 # Every supported accelerator, and the transport between ranks that have one each.
@@ -72,20 +70,6 @@ def choose_placement(
                 "transport", "nccl", f"{ranks} ranks share {shared}, {why}; use gloo"
             )
     return placement
-
-
-@cache
-def options_for(placement: Placement, ranks: int, deadline: float) -> tuple[str, ...]:
-    """Return the options that a command needs to run its ranks with this placement."""
-    device, transport = placement.device, placement.transport
-    options: list[str] = []
-    if device != choose_placement("auto", "auto", ranks).device:
-        options += ["--device", device]
-    if transport != choose_placement(device, "auto", ranks).transport:
-        options += ["--transport", transport]
-    if deadline != DEADLINE:
-        options += ["--deadline", f"{deadline:g}"]
-    return tuple(options)
 
 
 def _choose_transport(device: str, transport: str, ranks: int, devices: int) -> str:

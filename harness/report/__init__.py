@@ -11,7 +11,8 @@
 
 from harness.report.brief import brief, headline
 from harness.report.record import comparison_record
-from harness.report.text import explain, explain_no_start, replay
+from harness.report.replay_command import replay
+from harness.report.text import explain, explain_no_start
 
 __all__ = [
     "brief",

@@ -4,7 +4,6 @@ Each line begins with a label, such as `case`, `first` or `looks`. Longer texts,
 on below it, indented. Pages and short texts pick lines by their labels.
 """
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.against import ITSELF, names_recipe, reference_name
@@ -12,6 +11,7 @@ from harness.anomalies import ANOMALIES
 from harness.case import Case
 from harness.compare import Comparison, Divergence, Look, Verdict
 from harness.report.columns import column_lines
+from harness.report.replay_command import replay
 from harness.trace import (
     GRADIENT,
     Fault,
@@ -30,8 +30,6 @@ MOST_STRETCHES = 4
 MOST_OTHER_KEYS = 4
 # A line names so many gradients that are zero.
 MOST_ZERO = 4
-# The message of a CUDA error begins so. torch often raises it at a later call than the wrong one.
-CUDA_ERROR = "CUDA error"
 
 
 def explain(comparison: Comparison) -> str:
@@ -54,18 +52,20 @@ def explanation_lines(comparison: Comparison) -> list[str]:
         lines += _divergence_lines(comparison)
     else:
         lines.append(
-            f"  judged  {comparison.elements} elements of "
-            f"{len(comparison.keys) - len(comparison.unjudged)} tensors, "
+            f"  judged  {comparison.measured.elements} elements of "
+            f"{len(comparison.measured.keys) - len(comparison.measured.unjudged)} tensors, "
             f"{len(comparison.gradients)} of them gradients; "
-            f"largest error {comparison.used:.2g} of its budget"
+            f"largest error {comparison.measured.used:.2g} of its budget"
         )
         lines += _zero_lines(comparison)
-        if comparison.unjudged:
-            lines.append(f"  but     {', '.join(comparison.unjudged)}: nothing but rounding")
+        if comparison.measured.unjudged:
+            lines.append(
+                f"  but     {', '.join(comparison.measured.unjudged)}: nothing but rounding"
+            )
     lines += _columns_lines(comparison)
     lines += name_lines(comparison)
-    if comparison.mended is not None and comparison.verdict is not Verdict.KNOWN:
-        lines += _mended_lines(comparison.mended)
+    if comparison.inquiry.mended is not None and comparison.verdict is not Verdict.KNOWN:
+        lines += _mended_lines(comparison.inquiry.mended)
     lines += _caveat_lines(comparison)
     if not comparison.verdict.passed:
         lines.append(f"  replay  {replay(comparison)}")
@@ -83,18 +83,20 @@ def _reference_lines(comparison: Comparison) -> Iterator[str]:
 
 def _columns_lines(comparison: Comparison) -> Iterator[str]:
     """Show the columns of the batch, if its recipe has some."""
-    columns = list(column_lines(comparison.case, comparison.columns))
+    columns = list(column_lines(comparison.case, comparison.inquiry.columns))
     if columns:
         yield f"  columns {INDENT.join(columns)}"
 
 
 def _caveat_lines(comparison: Comparison) -> Iterator[str]:
     """Yield what limits any verdict: keys without a comparison, and packages that are missing."""
-    if comparison.uncompared:
-        keys = describe_uncompared(comparison.uncompared, itself=comparison.against == ITSELF)
+    if comparison.measured.uncompared:
+        keys = describe_uncompared(
+            comparison.measured.uncompared, itself=comparison.against == ITSELF
+        )
         yield f"  extra   {keys}"
-    if comparison.stood_in:
-        yield f"  with    {', '.join(comparison.stood_in)} stood in for by plain torch"
+    if comparison.measured.stood_in:
+        yield f"  with    {', '.join(comparison.measured.stood_in)} stood in for by plain torch"
 
 
 def _zero_lines(comparison: Comparison) -> list[str]:
@@ -114,22 +116,11 @@ def explain_no_start(fault: Fault) -> str:
     return "\n".join([f"FAULT     {what}", *_fault_lines(fault)])
 
 
-def replay(comparison: Comparison) -> str:
-    """Return the command that shows it again."""
-    candidate = shlex.quote(comparison.candidate)
-    cases = " ".join(f'"{case}"' for case in (*comparison.before, comparison.case))
-    words = ["python -m harness repro", cases, "--candidate", candidate, *comparison.options]
-    if comparison.ranks:
-        words.append(f"--ranks {comparison.ranks}")
-    if comparison.fault and CUDA_ERROR in comparison.fault.summary:
-        # With this variable, the stack is that of the call that went wrong.
-        words.insert(0, "CUDA_LAUNCH_BLOCKING=1")
-    return " ".join(words)
-
-
 def _divergence_lines(comparison: Comparison) -> list[str]:
-    case, first, then = comparison.case, comparison.first, _consequences(comparison)
-    lines = [f"  found   {_describe_misfit(case, misfit)}" for misfit in comparison.misfits[:3]]
+    case, first, then = comparison.case, comparison.measured.first, _consequences(comparison)
+    lines = [
+        f"  found   {_describe_misfit(case, misfit)}" for misfit in comparison.measured.misfits[:3]
+    ]
     if first:
         lines.append(f"  first   {_describe_place(first)}")
         lines.append(f"  value   {_describe_values(first)}")
@@ -146,15 +137,15 @@ def _mended_lines(mended: Comparison) -> list[str]:
     outcome = f"with {' and '.join(bugs)} mended it is {mended.verdict.name}"
     return [
         f"  beside  {outcome}",
-        *(f"  and     {_describe_look(look)}" for look in mended.looks),
+        *(f"  and     {_describe_look(look)}" for look in mended.inquiry.looks),
     ]
 
 
 def name_lines(comparison: Comparison) -> list[str]:
     """Return the lines with its names, what shows them, and the usual cause of the first."""
-    if not comparison.looks:
-        return [f"  looks   {comparison.scale}"] if comparison.scale else []
-    root, *others = comparison.looks
+    if not comparison.inquiry.looks:
+        return [f"  looks   {comparison.measured.scale}"] if comparison.measured.scale else []
+    root, *others = comparison.inquiry.looks
     lines = [f"  looks   {_describe_look(root)}"]
     lines.append(f"  cause   usually {ANOMALIES[root.name].cause}")
     return lines + [f"  and     {_describe_look(other)}" for other in others]
@@ -186,34 +177,36 @@ def _describe_values(first: Divergence) -> str:
 
 def _consequences(comparison: Comparison) -> str:
     """Describe what else differs: losses, gradients, and other keys after the first."""
-    first_key = comparison.first.key if comparison.first else ""
+    first_key = comparison.measured.first.key if comparison.measured.first else ""
     parts = []
-    for result in comparison.keys:
+    for result in comparison.measured.keys:
         if result.key == "nll" and result.wrong:
             parts.append(f"nll differs at {result.wrong} of {result.elements} supervised tokens")
-        elif result.key == "loss" and result.wrong and comparison.loss:
-            expected, got = comparison.loss
+        elif result.key == "loss" and result.wrong and comparison.measured.loss:
+            expected, got = comparison.measured.loss
             parts.append(f"loss {got:.6g} instead of {expected:.6g}")
-    gradients = [r for r in comparison.keys if r.key.startswith(GRADIENT)]
+    gradients = [r for r in comparison.measured.keys if r.key.startswith(GRADIENT)]
     wrong = [r for r in gradients if r.wrong]
     if wrong:
-        how = "" if comparison.scale else " (not proportional)"
+        how = "" if comparison.measured.scale else " (not proportional)"
         parts.append(f"{len(wrong)} of {len(gradients)} gradients differ{how}")
     elif gradients and first_key:
         parts.append("no gradient differs")
-    wrong_keys = [r.key for r in comparison.keys if r.wrong and r.key != first_key]
+    wrong_keys = [r.key for r in comparison.measured.keys if r.wrong and r.key != first_key]
     others = [k for k in wrong_keys if not is_required(k) and not is_of_plain_training(k)]
     if others:
         more = f" and {len(others) - MOST_OTHER_KEYS} more" if others[MOST_OTHER_KEYS:] else ""
         differ = "differs" if len(others) == 1 else "differ"
         parts.append(f"{', '.join(others[:MOST_OTHER_KEYS])}{more} {differ}")
-    losses_are_right = not any(r.wrong for r in comparison.keys if r.key in ("nll", "loss"))
+    losses_are_right = not any(
+        r.wrong for r in comparison.measured.keys if r.key in ("nll", "loss")
+    )
     if wrong and losses_are_right and comparison.against == ITSELF:
         parts.append(
             "nll and loss are right, so what is wrong is a term beside them, or backward, or what "
             "sums gradients over ranks"
         )
-    if comparison.silent:
+    if comparison.measured.silent:
         parts.append("no rank sent anything to another")
     return "; ".join(parts)
 

@@ -7,6 +7,7 @@ import numpy as np
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.compare.differing import Kept
+from properties.helpers.comparisons import comparison_with
 
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=16 sp=2 dp=1 dim=4 dtype=fp64 seed=0"
 CASE = parse(LINE)
@@ -29,4 +30,4 @@ def make_comparison(*keys: str, **fields: Any) -> Comparison:
         kept.add(*wrong(key, 3, 2))
     results = tuple(KeyResult(key, 6, 2, 9.0) for key in keys)
     fields = {"verdict": Verdict.DIVERGED, "keys": results, **fields}
-    return Comparison(case=CASE, candidate="planted", differing=tuple(kept.tensors), **fields)
+    return comparison_with(case=CASE, candidate="planted", differing=tuple(kept.tensors), **fields)

@@ -6,6 +6,7 @@ from harness.case import Case, parse
 from harness.compare import Comparison, KeyResult, Look, Verdict
 from harness.compare.picture import Numbers, Picture, TokenMap
 from harness.report import comparison_record
+from properties.helpers.comparisons import comparison_with
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e\' onload="x" {{ 7*7 }}'
 CASE = parse("case/1 rows=5:11011,2:11:left heads=2 layers=1 vocab=16 sp=2 dim=4")
@@ -29,7 +30,7 @@ def pictured(case: Case = CASE, signs: str = SIGNS, **fields: Any) -> Comparison
         KeyResult("grad.head", 8, 8, 3e9),
         KeyResult("grad.norm", 4, 0, 0.1),
     )
-    return Comparison(
+    return comparison_with(
         case=case,
         candidate="mine.py:MINE",
         verdict=Verdict.DIVERGED,

@@ -11,6 +11,7 @@ from harness.compare import Comparison
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
+from properties.helpers.comparisons import comparison_with
 
 
 def evaluate(
@@ -43,7 +44,8 @@ def verdict_only(
 
 def comparison_of(job: Job, verdict: Verdict, **fields: Any) -> Comparison:
     """Make the comparison that a session returns for a job."""
-    return Comparison(case=job.case, candidate=job.candidate.name, verdict=verdict, **fields)
+    name = job.candidate.name
+    return comparison_with(case=job.case, candidate=name, verdict=verdict, **fields)
 
 
 @dataclass(frozen=True, slots=True)

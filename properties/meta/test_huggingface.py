@@ -116,7 +116,7 @@ def test_a_bug_in_the_step_is_found_and_named(name: str, harness_pool: RankPool)
     assert found
     for comparison in found:
         assert comparison.verdict is Verdict.DIVERGED, explain(comparison)
-        assert comparison.looks[0].name == name
+        assert comparison.inquiry.looks[0].name == name
 
 
 @pytest.mark.slow

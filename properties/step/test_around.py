@@ -123,7 +123,7 @@ def test_a_fault_around_a_step_is_found(
 ) -> None:
     comparison = harness_evaluate(replace(CASE, **changes), planted_around(name))
     assert comparison.verdict is Verdict.DIVERGED
-    assert looks in {look.name for look in comparison.looks}
+    assert looks in {look.name for look in comparison.inquiry.looks}
 
 
 def count_sums(pool: RankPool, wrapper: Wrapper, sync: Sync, candidate: str) -> int:

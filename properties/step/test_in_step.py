@@ -67,7 +67,7 @@ def test_ranks_out_of_step_are_a_fault_even_if_all_tensors_are_right(
     assert comparison.verdict is Verdict.FAULT
     assert comparison.fault is not None
     assert comparison.fault.kind is Kind.OUT_OF_STEP
-    assert not any(result.wrong for result in comparison.keys)
+    assert not any(result.wrong for result in comparison.measured.keys)
 
 
 @pytest.mark.parametrize("traced", [False, True])

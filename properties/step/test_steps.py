@@ -42,7 +42,7 @@ def test_a_step_changes_what_the_next_one_computes(
     for steps in (1, 2, 3):
         comparison = train_and_judge(CASE, steps, candidate, harness_evaluate)
         assert comparison.verdict.passed, explain(comparison)
-        losses.add(comparison.loss)
+        losses.add(comparison.measured.loss)
     assert len(losses) == 3
 
 
@@ -64,5 +64,7 @@ def test_replicas_that_drift_apart_are_found_without_a_reference(
     harness_evaluate: Evaluate,
 ) -> None:
     comparison = train_and_judge(CASE, 2, planted_drift("REDUCES_FIRST"), harness_evaluate)
-    split = {misfit.key for misfit in comparison.misfits if misfit.kind is MisfitKind.SPLIT}
+    split = {
+        misfit.key for misfit in comparison.measured.misfits if misfit.kind is MisfitKind.SPLIT
+    }
     assert {"grad.embed", "grad.head"} <= split

@@ -1,6 +1,5 @@
 """Compute own goldens: what a candidate's recipe, or its step at sp 1, gives in fp64 on ranks."""
 
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -126,9 +125,7 @@ def make_own(
     if isinstance(outcome, Unsupported):
         raise UsageError(f"case={vector.case}: {candidate} does not support it: {outcome.reason}")
     if isinstance(outcome, Fault):
-        comparison = fault_comparison(vector.case, candidate, outcome)
-        options = () if against == RECIPE else ("--against", shlex.quote(against))
-        comparison = replace(comparison, against=against, options=options)
+        comparison = replace(fault_comparison(vector.case, candidate, outcome), against=against)
         raise NoRanks(explain(comparison), outcome.summary)
     made, checked_out = fingerprint(pool.place), commit(store)
     return make(vector, outcome, candidate, against, made, checked_out, reason)

@@ -36,12 +36,12 @@ def ranks_text(comparison: Comparison) -> tuple[str, list[str]]:
     """
     fault = comparison.fault
     stacks, collectives = (fault.stacks, fault.collectives) if fault else ({}, {})
-    ranks = sorted({*comparison.logs, *stacks, *collectives})
+    ranks = sorted({*comparison.inquiry.logs, *stacks, *collectives})
     lines, cuts = [], []
     share = RANKS // max(3 * len(ranks), 1)
     for rank in ranks:
         for title, text in (
-            ("log", comparison.logs.get(rank, "")),
+            ("log", comparison.inquiry.logs.get(rank, "")),
             ("stack", stacks.get(rank, "")),
             ("collectives", "\n".join(collectives.get(rank, ()))),
         ):

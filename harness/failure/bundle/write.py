@@ -40,7 +40,7 @@ def write_bundle(
 
 
 def _files(comparison: Comparison, origin: Origin) -> dict[str, bytes]:
-    described, tensors = pack(comparison.differing)
+    described, tensors = pack(comparison.measured.differing)
     ranks, ranks_cut = ranks_text(comparison)
     return {
         RECORD: _encode(json.dumps(_record(comparison, origin, described, ranks_cut), indent=1)),
@@ -73,11 +73,15 @@ def _record(
 
 def _tensors_left_out(comparison: Comparison) -> list[str]:
     """Return a line for each tensor that is kept in part, and one for those that are not kept."""
-    kept = {tensor.key for tensor in comparison.differing}
-    missing = [result.key for result in comparison.keys if result.wrong and result.key not in kept]
+    kept = {tensor.key for tensor in comparison.measured.differing}
+    missing = [
+        result.key
+        for result in comparison.measured.keys
+        if result.wrong and result.key not in kept
+    ]
     parts = [
         f"tensor {tensor.key}: all but {len(tensor.rows)} of {tensor.shape[0]} rows"
-        for tensor in comparison.differing
+        for tensor in comparison.measured.differing
         if tensor.rows is not None
     ]
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

@@ -14,6 +14,7 @@ from harness.case import parse
 from harness.case.stated import violated_limit
 from harness.compare import Comparison, KeyResult, Verdict
 from harness.engine.lot import Lot, Part
+from properties.helpers.comparisons import comparison_with
 from properties.planted import false_passes
 from properties.planted.false_passes import BEYOND, Altered, has_a_target
 
@@ -91,7 +92,7 @@ def test_a_case_whose_gradients_are_all_zero_is_not_in_the_bounds() -> None:
     for zero in (True, False):
         assert bounds.text() == ""
         key = KeyResult("grad.head", 4, 0, 0.0, 0.0, zero=zero)
-        bounds.add(Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
+        bounds.add(comparison_with(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,)))
     assert "rows 1; tokens a row 3" in bounds.text()
     assert "model llama" in bounds.text()
 
@@ -99,7 +100,7 @@ def test_a_case_whose_gradients_are_all_zero_is_not_in_the_bounds() -> None:
 def test_the_bounds_of_a_step_with_a_recipe_name_no_loss_or_model_of_ours() -> None:
     bounds, key = Bounds(), KeyResult("grad.head", 4, 0, 0.0)
     case = parse("case/1 rows=3:111 sp=2")
-    judged = Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,))
+    judged = comparison_with(case=case, candidate="a", verdict=Verdict.EQUAL, keys=(key,))
     bounds.add(replace(judged, against=RECIPE))
     assert "loss of the recipe; kernel eager; model of the recipe" in bounds.text()
     assert bounds.is_sound()

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from harness.campaign.bias import Leaning, Leanings
 from harness.case import parse
 from harness.cli import main
-from harness.compare import Comparison, KeyResult, Verdict
+from harness.compare import KeyResult, Verdict
 from harness.compare.budget import LEAN_LEAST, least_lean
 from harness.conformance import examined_record
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -66,7 +67,9 @@ def test_a_published_step_is_checked_for_leans_over_all_its_stages() -> None:
     case = parse("case/1 rows=3:111 sp=2 dtype=bf16")
     for number, lean in enumerate(scattered(0.005, 0.003, LEAN_LEAST)):
         key = KeyResult("grad.head", 4, 0, 0.5, 0.1, lean=lean)
-        comparison = Comparison(case=case, candidate="a.b", verdict=Verdict.WITHIN, keys=(key,))
+        comparison = comparison_with(
+            case=case, candidate="a.b", verdict=Verdict.WITHIN, keys=(key,)
+        )
         assert examined.leans == []
         stages["goldens" if number % 2 else "sp 2"].add(comparison)
     (report,) = examined.leans

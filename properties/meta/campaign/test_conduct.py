@@ -17,9 +17,10 @@ from harness.campaign.request import Request
 from harness.campaign.summary import INTERRUPTED, LIMIT, Summary
 from harness.campaign.tally import Tally, distinct_failures
 from harness.case import parse
-from harness.compare import Comparison, KeyResult, Verdict
+from harness.compare import KeyResult, Verdict
 from harness.engine.engine import Lost, ThisProcess, run_all
 from harness.engine.lot import SIZE, WHOLE, Lot
+from properties.helpers.comparisons import comparison_with
 
 CASE = parse("case/1 rows=2:11 sp=2")
 KEYS = (KeyResult("loss", 1, 0, 0.1),)
@@ -40,7 +41,7 @@ Fate = Callable[[Lot, str], str]
 def tally_of(count: int, verdict: Verdict) -> Tally:
     tally = Tally()
     for _ in range(count):
-        tally.add(Comparison(case=CASE, candidate="", verdict=verdict, keys=KEYS))
+        tally.add(comparison_with(case=CASE, candidate="", verdict=verdict, keys=KEYS))
     return tally
 
 

@@ -20,6 +20,7 @@ from harness.compare import Comparison, KeyResult, Verdict
 from harness.conformance.examined import Examined
 from harness.conformance.stage import Stage
 from harness.engine.lot import WHOLE
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.places import PLANTED
 
 pytest_plugins = ["properties.helpers.own_pool"]
@@ -31,7 +32,9 @@ DEAD = (KEYS[0], replace(KEYS[1], zero=True))
 
 
 def judged(case: Case, keys: tuple[KeyResult, ...] = KEYS, at_edge: int | None = 1) -> Comparison:
-    return Comparison(case=case, candidate="a", verdict=Verdict.EQUAL, keys=keys, at_edge=at_edge)
+    return comparison_with(
+        case=case, candidate="a", verdict=Verdict.EQUAL, keys=keys, at_edge=at_edge
+    )
 
 
 def lacks(required: list[Case], comparisons: list[Comparison]) -> list[str]:

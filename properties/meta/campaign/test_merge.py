@@ -25,8 +25,9 @@ from harness.campaign.table import MOST_UNMET, show
 from harness.campaign.tally import Histogram, Tally
 from harness.case import parse
 from harness.cli import main
-from harness.compare import Comparison, KeyResult, Verdict
+from harness.compare import KeyResult, Verdict
 from properties.helpers.commands import run_to_end, times_of_importing
+from properties.helpers.comparisons import comparison_with
 
 CASE = parse("case/1 rows=2:11")
 
@@ -36,7 +37,7 @@ def tally_of(errors: Sequence[float]) -> Tally:
     tally = Tally()
     for used in errors:
         key = KeyResult("loss", 1, 0, used)
-        tally.add(Comparison(case=CASE, candidate="a", verdict=Verdict.WITHIN, keys=(key,)))
+        tally.add(comparison_with(case=CASE, candidate="a", verdict=Verdict.WITHIN, keys=(key,)))
     return tally
 
 

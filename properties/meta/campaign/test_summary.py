@@ -1,7 +1,6 @@
 """A tally counts outcomes, and errors as shares of what was allowed."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from harness.campaign.tally import BUCKETS, MOST_SILENT, Histogram, Tally
 from harness.case import parse
 from harness.compare import Comparison, KeyResult, Verdict
+from properties.helpers.comparisons import changed, comparison_with
 
 EQUAL = Comparison(case=parse("case/1 rows=2:11"), candidate="a", verdict=Verdict.EQUAL)
 
@@ -30,7 +30,7 @@ def test_an_equal_case_uses_no_budget_and_only_passing_cases_are_in_the_histogra
     tally, case = Tally(), parse("case/1 rows=2:11")
     for verdict in (Verdict.EQUAL, Verdict.DIVERGED, Verdict.UNSUPPORTED):
         keys = (KeyResult("loss", 1, 0, 0.9),)
-        tally.add(Comparison(case=case, candidate="a", verdict=verdict, keys=keys))
+        tally.add(comparison_with(case=case, candidate="a", verdict=verdict, keys=keys))
     assert tally.used == {"fp64": Histogram([1, 0, 0, 0, 0, 0, 0], 0.0)}
 
 
@@ -65,5 +65,5 @@ def test_many_cases_without_traffic_between_ranks_are_a_fault(
     tally = Tally()
     for number in range(MOST_SILENT + 1):
         case = parse(f"case/1 rows=2:11 sp={2 if number < shared else 1}")
-        tally.add(replace(EQUAL, case=case, silent=number < silent))
+        tally.add(changed(EQUAL, case=case, silent=number < silent))
     assert (tally.shared, tally.silent, tally.verdict) == (shared, silent, verdict)

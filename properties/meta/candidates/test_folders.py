@@ -17,9 +17,9 @@ from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.case import Case, Dtype, Kernel, Model
 from harness.case.stated import violated_limit
-from harness.compare import Comparison, Look, Verdict
-from harness.compare.comparison import Divergence, KeyResult
+from harness.compare import Look, Verdict
 from harness.compare.differing import Differing
+from harness.compare.measurement import Divergence, KeyResult
 from harness.conformance import (
     by_library,
     finding_names,
@@ -36,6 +36,7 @@ from harness.failure.script import script
 from harness.generation import cases, draw_list
 from harness.generation.situations.needs import lacking
 from harness.golden.vector import parse_vector
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -229,7 +230,7 @@ def script_source(library: Library, bug: Bug) -> str:
     """Write the script of a failure that is made by hand, since the library cannot run here."""
     expected = np.linspace(-2, 3, 40).reshape(2, 20)
     kept = Differing(key="grad.embed", shape=expected.shape, expected=expected, got=expected + 1)
-    failure = Comparison(
+    failure = comparison_with(
         case=bug.case,
         candidate=f"{library.name}.{bug.candidate[0]}",
         verdict=Verdict.DIVERGED,

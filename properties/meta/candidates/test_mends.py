@@ -27,7 +27,7 @@ FINDINGS = [
 
 
 def wrong(comparison: Comparison) -> list[str]:
-    return [result.key for result in comparison.keys if result.wrong]
+    return [result.key for result in comparison.measured.keys if result.wrong]
 
 
 def installed(library: Library) -> Environment:
@@ -67,14 +67,14 @@ def test_a_second_bug_behind_a_listed_one_is_not_called_known(
     assert unknown == set()
     for key, comparison in with_second.items():
         assert comparison.verdict.failed, key
-        if comparison.mended is None:
+        if comparison.inquiry.mended is None:
             # Its name or its tensors already differ from those of any listed bug.
             assert listed_bug(comparison) is None, key
             assert behind.PLANTED in wrong(comparison), key
         else:
             # With the listed bug mended, only the planted tensor is wrong.
-            assert comparison.mended.verdict is Verdict.DIVERGED, key
-            assert wrong(comparison.mended) == [behind.PLANTED], key
+            assert comparison.inquiry.mended.verdict is Verdict.DIVERGED, key
+            assert wrong(comparison.inquiry.mended) == [behind.PLANTED], key
 
 
 @pytest.mark.parametrize(

@@ -29,5 +29,5 @@ def test_each_listed_bug_gets_the_name_in_known_toml(library: Library) -> None:
             candidate = only_required(f"{library.name}.{bug.candidate[0]}")
             session = pools.of(bug.case.ranks)
             comparison = session.judge_one(Job(bug.case, locate(candidate)))
-            names[bug.key] = add_diagnosis(comparison, session, SECONDS).called
+            names[bug.key] = add_diagnosis(comparison, session, SECONDS).inquiry.called
     assert names == {bug.key: bug.named for bug in present}

@@ -21,7 +21,7 @@ from harness.candidates.published.library import BadFolder, Library, Published, 
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Comparison, Verdict, fault_comparison
-from harness.compare.comparison import KeyResult
+from harness.compare.measurement import KeyResult
 from harness.conformance import Request, page, read
 from harness.conformance.pools import Pools
 from harness.conformance.stage import MOST_FAULTS, MOST_HANGS, judge_stage
@@ -29,6 +29,7 @@ from harness.judge import Job
 from harness.judge.known import listed_bug
 from harness.ranks.pool import NeedsOtherRanks, RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import Answering
 from properties.helpers.places import ROOT
 from properties.helpers.stores import stored_in
@@ -327,7 +328,7 @@ def test_a_listed_bug_excuses_its_tensors_and_in_later_steps_their_consequences(
         (few_heads, "fussy", 2, ("nll",), None),
     ):
         keys = tuple(KeyResult(name, elements=4, wrong=1, used=2.0) for name in wrong)
-        comparison = Comparison(
+        comparison = comparison_with(
             case=replace(parse(case), steps=steps),
             candidate=f"toy.{entry}",
             verdict=Verdict.DIVERGED,

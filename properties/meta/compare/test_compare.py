@@ -100,13 +100,16 @@ def judge_changes(changes: dict[str, Change]) -> Comparison:
 def test_equal_bits_are_equal() -> None:
     comparison = judge_changes({})
     assert comparison.verdict is Verdict.EQUAL
-    assert (comparison.elements, comparison.used) == (5 + 28 + 5 + 1 + 4 + 2, 0.0)
+    assert (comparison.measured.elements, comparison.measured.used) == (
+        5 + 28 + 5 + 1 + 4 + 2,
+        0.0,
+    )
 
 
 def test_an_error_of_a_rounding_is_within_and_a_larger_one_diverges() -> None:
     within, beyond = (judge_changes({HEAD: times(1 + error)}) for error in (1e-13, 1e-11))
     assert (within.verdict, beyond.verdict) == (Verdict.WITHIN, Verdict.DIVERGED)
-    assert 0 < within.used < 1 < beyond.used
+    assert 0 < within.measured.used < 1 < beyond.measured.used
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.01])
@@ -145,9 +148,9 @@ def test_an_element_that_is_not_finite_diverges_and_exceeds_its_budget(
 ) -> None:
     comparison = judge_changes({key: element((0,) * oracle()[key].values.ndim, value)})
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
-    assert comparison.first.key == key
-    assert comparison.used > 1
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == key
+    assert comparison.measured.used > 1
     everywhere = judge_changes({key: lambda values: np.full_like(values, value)})
     assert everywhere.verdict is Verdict.DIVERGED
 
@@ -166,12 +169,16 @@ def test_the_first_divergence_is_the_first_in_execution_order(
     index: tuple[int, ...], place: tuple[int, int, int, str]
 ) -> None:
     comparison = judge_changes({Q: element(index, 100.0), HEAD: times(2), "loss": times(2)})
-    first = comparison.first
+    first = comparison.measured.first
     assert first is not None
     assert (first.key, first.index, first.got) == (Q, index, 100.0)
     assert first.expected == oracle()[Q].values[index]
     assert (first.row, first.position, first.owner, first.edge) == place
-    assert {r.key: r.wrong for r in comparison.keys if r.wrong} == {Q: 1, "loss": 1, HEAD: 4}
+    assert {r.key: r.wrong for r in comparison.measured.keys if r.wrong} == {
+        Q: 1,
+        "loss": 1,
+        HEAD: 4,
+    }
 
 
 @pytest.mark.parametrize("key", ["nll", "loss", HEAD, NORM])
@@ -224,8 +231,8 @@ def test_a_misfit_diverges_even_if_every_value_is_right() -> None:
     ranks = fragments_of(CASE, oracle(), {})
     repeated = Fragment("nll", np.array([3.0]), np.array([3]))
     comparison = judge([ranks[0], [*ranks[1], repeated]])
-    assert (comparison.verdict, comparison.first) == (Verdict.DIVERGED, None)
-    assert comparison.misfits == (Misfit(MisfitKind.TWICE, "nll", (3,), (0, 1)),)
+    assert (comparison.verdict, comparison.measured.first) == (Verdict.DIVERGED, None)
+    assert comparison.measured.misfits == (Misfit(MisfitKind.TWICE, "nll", (3,), (0, 1)),)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +252,8 @@ def test_one_factor_of_all_gradients_is_found_and_named(factor: float, scale: st
     ranks = fragments_of(CASE, expected, changes)
     comparison = judge(ranks, against=(expected, expected))
     assert comparison.verdict is Verdict.DIVERGED
-    assert str(comparison.scale) == f"every gradient is {scale}"
-    assert judge_changes({HEAD: times(factor)}).scale is None
+    assert str(comparison.measured.scale) == f"every gradient is {scale}"
+    assert judge_changes({HEAD: times(factor)}).measured.scale is None
 
 
 def with_pads(ranks: list[list[Fragment]], *pads: int) -> list[list[Fragment]]:
@@ -380,7 +387,7 @@ def test_no_budget_accepts_a_gradient_that_is_zero_doubled_or_negated(dtype: Dty
             ranks = fragments_of(case, baseline, {key: times(factor)})
             comparison = judge(ranks, case=case, against=against)
             assert comparison.verdict is Verdict.DIVERGED
-            assert [r.key for r in comparison.keys if r.wrong] == [key]
+            assert [r.key for r in comparison.measured.keys if r.wrong] == [key]
 
 
 def in_bf16(noise: dict[str, float]) -> tuple[Case, tuple[Trace, Trace]]:
@@ -405,7 +412,7 @@ def test_a_tensor_whose_elements_are_within_budget_may_be_wrong_as_a_whole() -> 
         ranks = fragments_of(case, against[1], {"grad.3": times(factor)})
         comparison = judge(ranks, case=case, against=against)
         assert comparison.verdict is verdict
-    (wrong,) = [result for result in comparison.keys if result.wrong]
+    (wrong,) = [result for result in comparison.measured.keys if result.wrong]
     # Nearly all elements are above the budget of the whole tensor, so they are listed as wrong.
     assert wrong.key == "grad.3"
     assert 1 < wrong.used < 3
@@ -417,10 +424,10 @@ def test_a_gradient_that_is_nothing_but_rounding_is_not_counted_and_is_mentioned
     ranks = fragments_of(case, baseline, {})
     comparison = judge(ranks, case=case, against=(expected, baseline))
     assert comparison.verdict.passed
-    assert comparison.unjudged == ("grad.0",)
+    assert comparison.measured.unjudged == ("grad.0",)
     ranks = fragments_of(case, expected, {})
     without_noise = judge(ranks, case=case, against=(expected, expected))
-    assert comparison.elements == without_noise.elements - 64
+    assert comparison.measured.elements == without_noise.measured.elements - 64
     assert "grad.0: nothing but rounding" in explain(comparison)
 
 

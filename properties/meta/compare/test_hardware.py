@@ -71,7 +71,9 @@ def straying_cases(harness_pool: RankPool) -> list[Case]:
     """Three cases in which a correct step strays too far for a CPU; they differ between CPUs."""
     batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
     comparisons = [verdict_only(case, STRAYS, harness_pool) for case in batch]
-    return [c.case for c in comparisons if c.verdict is Verdict.DIVERGED and c.used < 2][:3]
+    return [c.case for c in comparisons if c.verdict is Verdict.DIVERGED and c.measured.used < 2][
+        :3
+    ]
 
 
 @pytest.mark.slow

@@ -44,4 +44,4 @@ def test_a_fault_is_found_and_named_in_every_layout(
         candidate = f"{FILE}:{layout.__name__}{fault.__name__}"
         comparison = evaluate(case, candidate, harness_pool)
         assert comparison.verdict is Verdict.DIVERGED
-        assert comparison.looks[0].name == name
+        assert comparison.inquiry.looks[0].name == name

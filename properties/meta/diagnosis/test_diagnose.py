@@ -16,7 +16,7 @@ from harness.candidates.own.native.ulysses import Shard
 from harness.candidates.required import only_required
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict, alike
-from harness.compare.comparison import KeyResult
+from harness.compare.measurement import KeyResult
 from harness.diagnosis import Evidence, diagnose
 from harness.diagnosis.experiments import neighbours, simplifications
 from harness.diagnosis.forward import Forward, plain_passes
@@ -26,6 +26,7 @@ from harness.judge.diagnosed import MOST_RUNS, Asked
 from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import evaluate
 from properties.planted import order, scratch
 
@@ -49,7 +50,7 @@ def test_each_wrong_version_of_the_step_gets_its_name(
     kind: type[scratch.Scratch], harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == scratch.WRONG[kind], root
 
 
@@ -58,10 +59,10 @@ def test_a_slow_machine_finds_the_same_name(harness_pool: RankPool) -> None:
     """On this clock each run takes two seconds, and all of them together more than ten."""
     seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
     usual = add_diagnosis(seen, Session(harness_pool))
-    assert usual.called == "window-ignored"
+    assert usual.inquiry.called == "window-ignored"
     assert (
-        add_diagnosis(seen, Session(harness_pool), clock=lambda: next(times)).diagnosis
-        == usual.diagnosis
+        add_diagnosis(seen, Session(harness_pool), clock=lambda: next(times)).inquiry.diagnosis
+        == usual.inquiry.diagnosis
     )
 
 
@@ -79,7 +80,7 @@ def test_further_cases_decide_between_hypotheses_as_long_as_one_of_them_holds(
     case = parse(f"case/1 {ROWS} sp=4 dp=1 seed=5")
     (root, *_) = add_diagnosis(
         evaluate(case, f"{PLACE}{kind}", harness_pool), Session(harness_pool)
-    ).diagnosis
+    ).inquiry.diagnosis
     assert root.name == "kv-repeat"
     assert (
         bool(re.search(r"and the losses of \d more, which others do not", root.why)) == is_decided
@@ -99,7 +100,7 @@ def test_a_mask_of_tokens_in_another_order_is_named(
     candidate: str, start: str, case: Case, harness_pool: RankPool
 ) -> None:
     seen = evaluate(case, f"{order.__file__}:{candidate}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == "future-leak"
     assert root.why.startswith(start)
 
@@ -109,7 +110,7 @@ def test_an_unclassified_failure_lists_excluded_names_and_a_change_that_makes_it
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}ODD", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == "unclassified"
     assert "it is none of attention-cut, exchange-incomplete, future-leak, head-order" in root.why
     pair = re.search(r"(case/1 \S.*) goes wrong, and is right without a window$", root.why)
@@ -128,7 +129,7 @@ def test_if_a_step_has_two_bugs_the_one_that_the_case_shows_is_named(
 ) -> None:
     case = parse(f"case/1 rows={rows} heads=4/2 layers=1 vocab=32 sp=2 dp=1 window=3 seed=5")
     seen = evaluate(case, f"{PLACE}NOTHINGSEENBESIDEPADDING", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == name, root
 
 
@@ -137,7 +138,7 @@ def test_two_bugs_are_both_named_if_one_alone_does_not_predict_all_numbers(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}BOTH", harness_pool)
-    root, other = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    root, other = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert (root.name, other.name) == ("window-ignored", "denominator-per-rank")
     assert "predicts all losses of" in root.why
 
@@ -147,7 +148,9 @@ def test_experiments_without_wrong_losses_do_not_show_a_failure_with_wrong_losse
 
     def diverged(*keys: str) -> Comparison:
         results = tuple(KeyResult(key, 1, 1, 9.0) for key in keys)
-        return Comparison(case=CASES[0], candidate="any", verdict=Verdict.DIVERGED, keys=results)
+        return comparison_with(
+            case=CASES[0], candidate="any", verdict=Verdict.DIVERGED, keys=results
+        )
 
     def ask(_case: Case) -> Evidence:
         return Evidence(diverged("grad.head"), oracle, oracle)
@@ -180,7 +183,7 @@ def test_small_errors_that_stay_when_weights_move_are_not_rounding(
     kind: str, name: str, harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == name
     assert "errors are small, but the same when weights move a little: no rounding" in root.why
 
@@ -192,7 +195,7 @@ def test_small_errors_that_change_when_weights_move_are_rounding(
 ) -> None:
     candidate = only_required(BANK[key].candidate.name)
     seen = evaluate(CASES[0], candidate, harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == "low-precision"
     assert "errors are others when weights move a little, as after rounding" in root.why
 
@@ -214,7 +217,7 @@ def test_a_wrong_backward_is_described_by_what_comes_back(
 ) -> None:
     name = candidate if "." in candidate else f"{PLACE}{candidate}"
     seen = evaluate(parse(line), name, harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).diagnosis
+    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
     assert root.name == "gradient-partial"
     assert description in root.why
 
@@ -264,5 +267,5 @@ def test_a_mask_that_compares_positions_alone_is_a_leak_between_rows(
 ) -> None:
     case = parse("case/1 rows=4:1111,2:11,2:11 sp=2")
     seen = evaluate(case, f"{__file__}:BY_POSITIONS", harness_pool)
-    assert seen.called == "segment-leak"
+    assert seen.inquiry.called == "segment-leak"
     assert "it sees what is not behind it in its own row, in any row" in explain(seen)

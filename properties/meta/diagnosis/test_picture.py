@@ -18,9 +18,9 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
     harness_pool: RankPool,
 ) -> None:
     failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
-    assert failure.picture is not None
-    assert failure.picture.maps == ()
-    picture = add_diagnosis(failure, Session(harness_pool)).picture
+    assert failure.inquiry.picture is not None
+    assert failure.inquiry.picture.maps == ()
+    picture = add_diagnosis(failure, Session(harness_pool)).inquiry.picture
     assert picture is not None
     (drawn,) = picture.maps
     assert drawn.key == "weight"
@@ -34,7 +34,7 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
 @pytest.mark.slow
 def test_emitted_weights_are_drawn_as_they_are(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
-    assert add_diagnosis(failure, Session(harness_pool)).picture == failure.picture
+    assert add_diagnosis(failure, Session(harness_pool)).inquiry.picture == failure.inquiry.picture
 
 
 @pytest.mark.slow
@@ -42,8 +42,8 @@ def test_the_picture_counts_the_shares_of_ranks_in_each_gradient(
     harness_pool: RankPool,
 ) -> None:
     failure = add_diagnosis(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))
-    assert failure.picture is not None
-    shares = failure.picture.shares
+    assert failure.inquiry.picture is not None
+    shares = failure.inquiry.picture.shares
     assert shares.pop("embed") == {0: 0.5, 1: 0.5}
     assert len(shares) == 11
     assert all(counts == {0: 1.0, 1: 1.0} for counts in shares.values())

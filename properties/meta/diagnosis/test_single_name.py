@@ -1,22 +1,22 @@
 """A failure has one name, and every output shows it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
-from harness.compare import Comparison, KeyResult, Look, Verdict
+from harness.compare import KeyResult, Look, Verdict
 from harness.failure.bundle import write_bundle
 from harness.failure.signature import mark_of
 from harness.judge.known import listed_bug
 from harness.report import comparison_record, explain
 from harness.report.html.campaign import campaign_page
 from harness.report.html.failure import failure_page
+from properties.helpers.comparisons import changed, comparison_with
 from properties.helpers.drawn import campaign, pictured
 
 DIAGNOSED, SEEN = "window-ignored", "low-precision"
-FAILURE = replace(
+FAILURE = changed(
     pictured(),
     seen=(Look(SEEN, "nll is off by little"),),
     diagnosis=(Look(DIAGNOSED, "there is no window"),),
@@ -27,8 +27,8 @@ def test_the_name_from_experiments_is_shown_everywhere_and_the_one_from_tensors_
     tmp_path: Path,
 ) -> None:
     record = comparison_record(FAILURE)
-    assert FAILURE.called == record["looks"][0]["name"] == DIAGNOSED
-    assert record["seen"][0]["name"] == FAILURE.seen_as == SEEN
+    assert FAILURE.inquiry.called == record["looks"][0]["name"] == DIAGNOSED
+    assert record["seen"][0]["name"] == FAILURE.inquiry.seen_as == SEEN
     assert "window" in record["cause"]
     bundle = write_bundle(FAILURE, tmp_path)
     texts = {
@@ -44,17 +44,17 @@ def test_the_name_from_experiments_is_shown_everywhere_and_the_one_from_tensors_
 
 
 def test_without_experiments_the_name_comes_from_tensors() -> None:
-    plain = replace(FAILURE, diagnosis=())
-    assert plain.called == comparison_record(plain)["looks"][0]["name"] == SEEN
+    plain = changed(FAILURE, diagnosis=())
+    assert plain.inquiry.called == comparison_record(plain)["looks"][0]["name"] == SEEN
 
 
 def test_a_replay_without_experiments_is_the_same_failure() -> None:
-    assert mark_of(FAILURE) == mark_of(replace(FAILURE, diagnosis=()))
+    assert mark_of(FAILURE) == mark_of(changed(FAILURE, diagnosis=()))
 
 
 def test_a_listed_bug_is_recognised_by_its_tensors_whatever_experiments_find() -> None:
     bug = next(bug for bug in bugs(libraries()["ms_swift"]) if SEEN in bug.looks)
-    failure = Comparison(
+    failure = comparison_with(
         case=bug.case,
         candidate=f"ms_swift.{bug.candidate[0]}",
         verdict=Verdict.DIVERGED,

@@ -40,7 +40,7 @@ def test_sinks_that_are_not_cut_are_named_by_the_heads_that_learn(
     name: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{FILE}{name}", harness_pool)
-    assert seen.called == "heads-uncut"
+    assert seen.inquiry.called == "heads-uncut"
     assert "the first 2 learn" in explain(seen)
 
 
@@ -49,16 +49,16 @@ def test_a_small_error_in_fp64_is_not_called_low_precision(
     name: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{FILE}{name}", harness_pool)
-    assert seen.called == "unclassified"
+    assert seen.inquiry.called == "unclassified"
     assert "whether that is rounding, this case does not tell" in explain(seen)
 
 
 @pytest.mark.parametrize("key", ["B73", "B78"])
 def test_a_mean_over_each_shard_is_found_from_the_loss(key: str, harness_pool: RankPool) -> None:
     seen = judged(only_required(f"mutants.{key}"), harness_pool)
-    assert seen.first is not None
-    assert seen.first.key == "loss"
-    assert seen.called == BANK[key].anomaly == "denominator-per-rank"
+    assert seen.measured.first is not None
+    assert seen.measured.first.key == "loss"
+    assert seen.inquiry.called == BANK[key].anomaly == "denominator-per-rank"
     assert "losses of tokens are right; the loss is " in explain(seen)
 
 
@@ -99,7 +99,7 @@ def test_a_metric_that_is_shifted_after_the_cut_is_named(
     name: str, end: str, harness_pool: RankPool
 ) -> None:
     seen = judged(f"{METRICS}{name}", harness_pool)
-    assert seen.called == "shifted-after-cut"
+    assert seen.inquiry.called == "shifted-after-cut"
     why = f"1 of 6 tokens have a wrong metric.logp, each the {end} of a shard in its row"
     assert why in explain(seen)
     assert "metric.logp differs" not in explain(seen)
@@ -108,7 +108,7 @@ def test_a_metric_that_is_shifted_after_the_cut_is_named(
 def test_values_that_are_wrong_elsewhere_too_are_not_called_shifted_after_the_cut(
     harness_pool: RankPool,
 ) -> None:
-    assert judged(f"{METRICS}SHIFTED_TWICE", harness_pool).called == "unclassified"
+    assert judged(f"{METRICS}SHIFTED_TWICE", harness_pool).inquiry.called == "unclassified"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_reason_mentions_a_wrong_term_beside_the_loss(
     # Without targets all gradients come from that term, and are wrong by one factor.
     case = replace(CASE, rows=tuple(Row("0" * len(row)) for row in CASE.rows))
     alone = evaluate(case, f"{METRICS}{name}", harness_pool, against=ITSELF)
-    assert alone.called == seen.called == "gradient-partial"
+    assert alone.inquiry.called == seen.inquiry.called == "gradient-partial"
 
 
 @pytest.mark.slow
@@ -133,4 +133,4 @@ def test_against_itself_a_smaller_case_gets_the_name_that_its_replay_gives(
     failure = judged(f"{METRICS}BALANCE", harness_pool)
     small = confirm(CASE, failure.named(Look("replica-split", "")), Session(harness_pool))
     assert small is not None
-    assert [look.name for look in small.looks] == ["gradient-partial"]
+    assert [look.name for look in small.inquiry.looks] == ["gradient-partial"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
 from properties.helpers.bundles import CASE, FILES, LINE, make_comparison, wrong
+from properties.helpers.comparisons import changed
 from properties.helpers.judging import evaluate
 
 REQUEST = Request(
@@ -54,7 +54,7 @@ def test_the_bundle_of_a_divergence_has_its_record_its_texts_and_its_origin(
 ) -> None:
     place = Path(
         keep_bundle(
-            replace(diverged, before=(CASE, CASE)),
+            changed(diverged, before=(CASE, CASE)),
             harness_pool,
             campaign=campaign_record(REQUEST, Part(2, 3)),
             test="test_it.py::test_it",
@@ -80,7 +80,7 @@ def test_the_bundle_of_a_divergence_has_its_record_its_texts_and_its_origin(
     assert found["versions"].keys() >= {
         *("harness", "python", "torch", "numpy", "hypothesis", "platform")
     }
-    explanation = explain(replace(diverged, before=(CASE, CASE)))
+    explanation = explain(changed(diverged, before=(CASE, CASE)))
     assert (place / "explanation.txt").read_text() == f"{explanation}\n"
     assert record["explanation"] == explanation
     assert "rank 3, log" in (place / "ranks.txt").read_text()
@@ -92,16 +92,18 @@ def test_the_tensors_that_differ_are_kept_in_execution_order(
 ) -> None:
     place = write_bundle(diverged, tmp_path)
     tensors = read_bundle(place).tensors
-    assert [tensor.key for tensor in tensors] == [r.key for r in diverged.keys if r.wrong]
+    assert [tensor.key for tensor in tensors] == [r.key for r in diverged.measured.keys if r.wrong]
     assert [tensor.key for tensor in tensors][:3] == ["labels", "nll", "loss"]
-    first = diverged.first
+    first = diverged.measured.first
     assert first is not None
     labels = tensors[0]
     assert labels.tokens is not None
     (place_of_token,) = np.flatnonzero(labels.tokens == first.index[0])
     assert labels.expected[place_of_token] == first.expected
     assert labels.got[place_of_token] == first.got
-    for tensor, result in zip(tensors, [r for r in diverged.keys if r.wrong], strict=True):
+    for tensor, result in zip(
+        tensors, [r for r in diverged.measured.keys if r.wrong], strict=True
+    ):
         # In fp64 a right element may differ by a bit as well, so these may be more.
         assert np.count_nonzero(tensor.expected != tensor.got) >= result.wrong
         assert tensor.expected.shape == tensor.shape
@@ -148,7 +150,7 @@ def huge_failure() -> Comparison:
         stacks=dict.fromkeys(range(64), "a line of a stack\n" * 500),
         collectives=dict.fromkeys(range(64), ("all_to_all",) * 500),
     )
-    return replace(
+    return changed(
         fault_comparison(CASE, "planted", fault),
         misfits=(Misfit(MisfitKind.LOST, "nll", tuple(range(50_000))),),
         keys=tuple(

@@ -26,6 +26,7 @@ from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import evaluate, evaluate_all
 
 # It remembers from the first model of its process how many query heads share one kv head.
@@ -67,10 +68,10 @@ def seen(one_rank: RankPool) -> Comparison:
 def test_state_left_by_the_first_case_is_found(one_rank: RankPool, seen: Comparison) -> None:
     found = find_outside_cause(seen, [UNSHARED, SHARED], Session(one_rank))
     assert found is not None
-    assert found.looks[0].name == "stale-state"
+    assert found.inquiry.looks[0].name == "stale-state"
     assert "unless its ranks ran another case before it" in explain(found)
     # The last of the earlier cases does not bring the failure back; the first one does.
-    assert found.before == (UNSHARED,)
+    assert found.inquiry.before == (UNSHARED,)
 
 
 def test_a_failure_that_never_comes_back_is_named_not_repeatable(
@@ -78,7 +79,7 @@ def test_a_failure_that_never_comes_back_is_named_not_repeatable(
 ) -> None:
     found = find_outside_cause(seen, [], Session(one_rank))
     assert found is not None
-    assert found.looks[0].name == "not-repeatable"
+    assert found.inquiry.looks[0].name == "not-repeatable"
 
 
 @pytest.mark.slow
@@ -91,7 +92,11 @@ def test_a_failure_that_needs_more_ranks_than_its_case_is_named_and_replayed_wit
         # The earlier case also needs two ranks, but the failure does not need that case.
         earlier = [parse("case/1 rows=2:11 sp=2"), SHARED]
         found = shrink_and_confirm(failure, Session(pool), earlier).smallest
-    assert (found.called, found.before, found.ranks) == ("ranks-beside", (), 2)
+    assert (found.inquiry.called, found.inquiry.before, found.inquiry.ranks) == (
+        "ranks-beside",
+        (),
+        2,
+    )
     assert "it passes where there are 1, and not where there are 2" in explain(found)
     place = write_bundle(found, tmp_path)
     assert main(["repro", str(place), "--candidate", candidate]) == FAULT
@@ -111,13 +116,17 @@ def test_a_failure_whose_smaller_case_is_not_confirmed_keeps_its_own_case(
     monkeypatch.setattr("harness.failure.smallest.shrink", lambda *_, **__: small)
     monkeypatch.setattr("harness.failure.smallest.confirm", lambda *_: None)
     found = shrink_and_confirm(failure, Session(one_rank), [UNSHARED]).smallest
-    assert (found.case, found.called, found.before) == (failure.case, failure.called, ())
+    assert (found.case, found.inquiry.called, found.inquiry.before) == (
+        failure.case,
+        failure.inquiry.called,
+        (),
+    )
 
 
 def test_a_failure_that_comes_by_chance_is_not_blamed_on_earlier_cases(
     one_rank: RankPool,
 ) -> None:
-    chance = Comparison(
+    chance = comparison_with(
         case=SHARED,
         candidate=REMEMBERS,
         verdict=Verdict.DIVERGED,
@@ -144,11 +153,11 @@ def test_a_history_leaves_out_the_cases_that_the_candidate_refuses(one_rank: Ran
     candidate = f"{__file__}:FUSSY"
     earlier = [refused, UNSHARED, refused]
     failure = judge_on_fresh_ranks(Job(SHARED, locate(candidate)), Session(one_rank), earlier)
-    assert failure.before == (UNSHARED,)
+    assert failure.inquiry.before == (UNSHARED,)
     found = find_outside_cause(failure, earlier, Session(one_rank))
     assert found is not None
-    assert found.called == "stale-state"
-    assert found.before == (UNSHARED,)
+    assert found.inquiry.called == "stale-state"
+    assert found.inquiry.before == (UNSHARED,)
 
 
 @pytest.mark.slow
@@ -197,6 +206,6 @@ def test_state_left_by_the_own_step_at_sp_1_is_found_and_replayed() -> None:
         assert seen.verdict is Verdict.FAULT
         found = find_outside_cause(seen, earlier, Session(pool))
     assert found is not None
-    assert (found.called, found.before) == ("stale-state", tuple(earlier[:1]))
+    assert (found.inquiry.called, found.inquiry.before) == ("stale-state", tuple(earlier[:1]))
     words = [str(earlier[0]), str(case), "--candidate", candidate, "--against", "self"]
     assert main(["repro", *words]) == FAULT

@@ -23,6 +23,7 @@ from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import changed, comparison_with
 from properties.helpers.full import full_disk
 from properties.helpers.judging import evaluate, verdict_only
 from properties.helpers.places import PLANTED
@@ -117,26 +118,26 @@ def test_a_failure_is_the_same_if_its_verdict_its_key_and_its_name_are(
     diverged: Comparison, tmp_path: Path
 ) -> None:
     bundle = read_bundle(write_bundle(diverged, tmp_path))
-    assert diverged.first is not None
+    assert diverged.measured.first is not None
     raised = Fault(kind=Kind.RAISED, summary="rank 1 raised")
     for other in (
-        replace(diverged, first=replace(diverged.first, key="nll")),
-        replace(diverged, seen=(Look("kv-repeat", ""), *diverged.seen)),
+        changed(diverged, first=replace(diverged.measured.first, key="nll")),
+        changed(diverged, seen=(Look("kv-repeat", ""), *diverged.inquiry.seen)),
         fault_comparison(CASE, diverged.candidate, raised),
     ):
         assert match_bundle(bundle, other, "cpu").outcome == "changed"
-    other_element = replace(diverged.first, index=(3,), got=0.0)
+    other_element = replace(diverged.measured.first, index=(3,), got=0.0)
     for same in (
         diverged,
-        replace(diverged, first=other_element),
-        replace(diverged, seen=(Look("stale-state", "it passes unless"), *diverged.seen)),
+        changed(diverged, first=other_element),
+        changed(diverged, seen=(Look("stale-state", "it passes unless"), *diverged.inquiry.seen)),
     ):
         assert match_bundle(bundle, same, "cpu").outcome == "same"
     kept = read_bundle(write_bundle(fault_comparison(CASE, "x", raised), tmp_path))
     hung = Fault(kind=Kind.HUNG, summary="rank 1 hung")
     assert match_bundle(kept, fault_comparison(CASE, "x", hung), "cpu").outcome == "changed"
     assert match_bundle(kept, fault_comparison(CASE, "x", raised), "cpu").outcome == "same"
-    passed = replace(diverged, verdict=Verdict.EQUAL, first=None, seen=())
+    passed = changed(diverged, verdict=Verdict.EQUAL, first=None, seen=())
     assert match_bundle(kept, passed, "cpu").outcome == "gone"
 
 
@@ -252,7 +253,7 @@ def test_a_failure_with_a_history_is_shrunk_after_the_same_history(
     ) -> Comparison:
         assert session.pool is harness_pool
         assert not ranks
-        return Comparison(
+        return comparison_with(
             case=job.case,
             candidate=job.candidate.name,
             verdict=Verdict.DIVERGED if history == (CASE,) else Verdict.EQUAL,
@@ -269,7 +270,7 @@ def test_a_failure_with_a_history_is_shrunk_after_the_same_history(
     assert found.finished
     assert found.smallest.against == ITSELF
     assert found.smallest.case.tokens == 1
-    assert found.smallest.before == (CASE,)
+    assert found.smallest.inquiry.before == (CASE,)
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ def test_a_script_states_few_wrong_elements_the_first_included(
         for keyword in node.keywords
         if keyword.arg == "elements"
     )
-    first = seen["HALF"].first
+    first = seen["HALF"].measured.first
     assert first is not None
     assert next(iter(elements)) == first.index
     assert 1 < len(elements) <= MOST_ELEMENTS

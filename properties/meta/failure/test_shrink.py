@@ -14,6 +14,7 @@ from harness.compare.columns import BatchColumn
 from harness.failure.shrink import shrink, size, smaller
 from harness.generation import cases
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import changed
 
 LARGE = parse(
     "case/1 rows=5:10110,7:1111111:left,3:111,9:101010101 heads=8/4 layers=3 vocab=32 sp=4 dp=2 "
@@ -92,7 +93,7 @@ def test_drawn_columns_become_as_plain_as_the_failure_allows(
     column = BatchColumn("gains", is_drawn=is_drawn, rows=())
 
     def judge(case: Case) -> Comparison:
-        return replace(judge_by(case, lambda case: case.columns in needed), columns=(column,))
+        return changed(judge_by(case, lambda case: case.columns in needed), columns=(column,))
 
     assert shrink(judge(ON_ONE_RANK), judge).smallest.case.columns == left
 

@@ -13,13 +13,14 @@ from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard
 from harness.case import Case, parse
 from harness.compare import Comparison, Verdict
-from harness.compare.comparison import KeyResult
+from harness.compare.measurement import KeyResult
 from harness.failure import shrink_history
 from harness.failure.shrink import MOST_ERROR_DROP, shrink
 from harness.failure.smallest import shrink_and_confirm
 from harness.generation import cases, draw_list
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import comparison_of, evaluate_all
 
 
@@ -66,8 +67,8 @@ def test_a_failure_by_stale_state_shrinks_to_two_small_cases_within_70_seconds(
         started = time.monotonic()
         found = shrink_and_confirm(seen, Session(pool), drawn[: drawn.index(seen.case)]).smallest
         assert time.monotonic() - started < 70
-    assert found.called == "stale-state"
-    (before,) = found.before
+    assert found.inquiry.called == "stale-state"
+    (before,) = found.inquiry.before
     for case in (before, found.case):
         assert case.tokens <= case.sp + 2
         assert len(case.rows) <= 2
@@ -101,16 +102,16 @@ def test_a_history_shrinks_to_one_case_and_both_cases_shrink(
     named = seen.rooted("stale-state", "it remembers")
     found = shrink_history.shrink_with_history(named, session, 60).smallest
     assert found.against == ITSELF
-    (first,) = found.before
+    (first,) = found.inquiry.before
     assert REMEMBERED[memory](first, found.case)
     assert first.tokens == found.case.tokens == 2
     assert found.case.layers == 1
     assert found.case.window is None
-    assert found.looks[0].why == "it passes unless its ranks ran another case before it"
+    assert found.inquiry.looks[0].why == "it passes unless its ranks ran another case before it"
     rushed = shrink_history.shrink_with_history(named, session, 0)
     assert not rushed.finished
-    assert rushed.smallest.before == tuple(history)
-    assert rushed.smallest.looks[0].why == (
+    assert rushed.smallest.inquiry.before == tuple(history)
+    assert rushed.smallest.inquiry.looks[0].why == (
         "it passes unless its ranks ran 8 others before it; fewer may do, but there was no time "
         "to try all of them"
     )
@@ -122,7 +123,7 @@ LARGE = parse("case/1 rows=6:111111 sp=1")
 def test_a_smaller_case_with_a_far_smaller_error_is_not_taken() -> None:
     def judge(case: Case) -> Comparison:
         used = 2 * MOST_ERROR_DROP if case.tokens > 3 else 1.5
-        return Comparison(
+        return comparison_with(
             case=case,
             candidate="planted",
             verdict=Verdict.DIVERGED,

@@ -22,6 +22,7 @@ from harness.golden.verify import GoldenJob, GoldenResults, verify
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.places import PLANTED, ROOT
 from properties.helpers.stores import made_otherwise, stored_in
 
@@ -63,7 +64,7 @@ def test_a_tensor_that_is_off_by_the_same_in_every_run_diverges() -> None:
     for number in range(LEAN_LEAST):
         for verified, lean in ((right, (-1) ** number * 0.01), (wrong, 0.01)):
             key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=lean)
-            run = Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
+            run = comparison_with(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
             verified.add(str(number), run)
     assert right.verdict is Verdict.WITHIN
     assert wrong.verdict is Verdict.DIVERGED
@@ -79,7 +80,7 @@ def sent(verified: GoldenResults) -> GoldenResults:
 
 def test_parts_of_a_verification_add_up_to_the_whole() -> None:
     runs = [
-        Comparison(
+        comparison_with(
             case=replace(CASE, seed=seed, dtype="bf16"),
             candidate="mine",
             verdict=Verdict.DIVERGED if seed % 5 == 0 else Verdict.WITHIN,
@@ -172,7 +173,7 @@ def test_recorded_goldens_are_held_to_the_same_leanings_and_gaps() -> None:
     shared = [replace(CASE, seed=seed, dtype="bf16") for seed in range(LEAN_LEAST)]
     key = KeyResult("grad.head", 4, 0, 0.2, slack=0.1, lean=0.01)
     right = [
-        Comparison(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
+        comparison_with(case=case, candidate="mine", verdict=Verdict.WITHIN, keys=(key,))
         for case in shared
     ]
     assert GoldenResults.of({run.case.id: run for run in right}).leans

@@ -89,7 +89,7 @@ def test_tracing_a_run_changes_no_verdict(sp: int, harness_pool: RankPool) -> No
         comparison = measure(ask_ranks(job, harness_pool, traced=traced))
         results[traced] = {
             (result.key, result.wrong, result.used)
-            for result in comparison.keys
+            for result in comparison.measured.keys
             if is_required(result.key)
         }
         assert comparison.verdict is Verdict.DIVERGED

@@ -59,7 +59,7 @@ def test_a_correct_step_passes_against_itself(candidate: str, count: int, pool: 
     for case in (CASE, *drawn):
         comparison = evaluate(case, candidate, pool, against=ITSELF)
         assert comparison.verdict.passed, explain(comparison)
-        assert comparison.elements > 0
+        assert comparison.measured.elements > 0
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_fault_of_sharing_a_sequence_is_found_and_named(key: str, pool: RankPo
         comparison = evaluate(case, f"mutants.{key}", pool, against=ITSELF)
         if comparison.verdict.failed:
             assert comparison.verdict is Verdict.DIVERGED
-            assert comparison.called == BANK[key].anomaly
+            assert comparison.inquiry.called == BANK[key].anomaly
             against = f"  against {NAMES[ITSELF]}, which may be wrong as well"
             assert against in explain(comparison).splitlines()
             assert explain(comparison).splitlines()[-1].endswith(" --against self")
@@ -326,4 +326,4 @@ def test_a_step_that_is_wrong_only_the_first_time_diverges(pool: RankPool) -> No
     case = replace(CASE, dtype="fp32", seed=77)
     comparison = evaluate(case, f"{ALONE}:NOW_AND_THEN", pool, against=ITSELF)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.called == "stale-state"
+    assert comparison.inquiry.called == "stale-state"

@@ -33,18 +33,18 @@ def test_exactly_the_keys_that_the_reference_does_not_have_are_reported(
     for judge in (evaluate, evaluate_traced):
         comparison = judge(CASE, f"{FILE}:METRICS", harness_pool)
         assert comparison.verdict.passed, explain(comparison)
-        assert set(comparison.uncompared) == UNKNOWN_KEYS
+        assert set(comparison.measured.uncompared) == UNKNOWN_KEYS
         assert re.search(
             "  extra   emitted, and compared with nothing: .*metric.kl", explain(comparison)
         )
-        assert evaluate(CASE, "native-local", harness_pool).uncompared == ()
+        assert evaluate(CASE, "native-local", harness_pool).measured.uncompared == ()
 
 
 def test_copies_of_an_unknown_key_that_differ_are_a_misfit(harness_pool: RankPool) -> None:
     comparison = evaluate(CASE, f"{FILE}:OF_ITS_RANK", harness_pool)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.called == "replica-split"
-    (misfit,) = comparison.misfits
+    assert comparison.inquiry.called == "replica-split"
+    (misfit,) = comparison.measured.misfits
     assert (misfit.kind, misfit.key, misfit.ranks) == (MisfitKind.SPLIT, "metric.kl", (1,))
     assert "metric.kl: rank 1 holds another copy than rank 0" in explain(comparison)
 
@@ -58,8 +58,8 @@ def test_against_itself_a_wrong_metric_diverges_whichever_rank_emits_it(
 ) -> None:
     comparison = verdict_only(CASE, f"{FILE}:{name}", harness_pool, against=ITSELF)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
-    assert comparison.first.key == key
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == key
 
 
 @pytest.mark.slow
@@ -91,19 +91,19 @@ def test_against_itself_a_wide_metric_is_compared_only_in_a_traced_run(
 ) -> None:
     comparison = evaluate(CASE, f"{FILE}:WIDE", harness_pool, against=ITSELF)
     assert comparison.verdict.passed
-    assert "metric.wide" in comparison.uncompared
+    assert "metric.wide" in comparison.measured.uncompared
     assert "  extra   emitted, and not compared: " in explain(comparison)
     traced = evaluate_traced(CASE, f"{FILE}:WIDE", harness_pool, against=ITSELF)
     assert traced.verdict is Verdict.DIVERGED
-    assert traced.uncompared == ()
+    assert traced.measured.uncompared == ()
 
 
 @pytest.mark.parametrize("key", ["labels", "ids", "weight"])
 def test_inputs_of_the_step_are_compared_in_every_run(key: str, harness_pool: RankPool) -> None:
     comparison = verdict_only(CASE, f"{FILE}:{key.upper()}", harness_pool)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
-    assert comparison.first.key == key
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == key
 
 
 @pytest.mark.parametrize("loss", get_args(LossContract))

@@ -21,6 +21,7 @@ from harness.judge import Job, Session
 from harness.plugin.current_test import ON_PURPOSE
 from harness.report.brief import COLUMNS
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import comparison_of
 
 pytest_plugins = ["pytester"]
@@ -332,7 +333,7 @@ def test_a_session_in_which_a_gradient_is_off_by_the_same_in_every_case_fails(
     def lean(_: Session, job: Job) -> Comparison:
         assert job.against == "plain"
         verdict = Verdict.WITHIN
-        return Comparison(
+        return comparison_with(
             case=job.case, candidate=job.candidate.name, verdict=verdict, keys=(key,), at_edge=1
         )
 
@@ -437,7 +438,7 @@ def test_a_candidate_file_beside_the_test_is_found_and_each_candidate_has_its_ow
         assert job.against == "plain"
         judged.add(job.candidate.name)
         keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-        return Comparison(
+        return comparison_with(
             case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
         )
 

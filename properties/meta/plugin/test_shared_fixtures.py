@@ -6,6 +6,7 @@ from harness.compare import Comparison, KeyResult, Verdict, fault_comparison
 from harness.judge import Job, Session
 from harness.plugin.current_test import ON_PURPOSE
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import comparison_with
 
 pytest_plugins = ["pytester"]
 
@@ -47,7 +48,7 @@ def fail(_: Session, job: Job) -> Comparison:
 
 def succeed(_: Session, job: Job) -> Comparison:
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-    return Comparison(
+    return comparison_with(
         case=job.case, candidate=job.candidate.name, verdict=Verdict.WITHIN, keys=keys
     )
 

@@ -4,6 +4,7 @@ import pytest
 
 from harness.compare import Comparison, KeyResult, Verdict, unsupported_comparison
 from harness.judge import Job, Session
+from properties.helpers.comparisons import comparison_with
 
 pytest_plugins = ["pytester"]
 
@@ -17,7 +18,7 @@ def refuse_bf16(_: Session, job: Job) -> Comparison:
         return unsupported_comparison(job.case, job.candidate.name, "fp64 only")
     verdict = Verdict.DIVERGED if job.candidate.name == "wrong.py:MINE" else Verdict.WITHIN
     keys = (KeyResult("grad.head", 4, 0, 0.5, 0.1),)
-    return Comparison(
+    return comparison_with(
         case=job.case, candidate=job.candidate.name, verdict=verdict, keys=keys, at_edge=1
     )
 

@@ -77,7 +77,10 @@ def test_mutants_of_every_stage_are_found_and_named_as_on_a_cpu(pool: RankPool) 
     assert len(keys) >= 60
     assert {BANK[key].stage for key in keys} == set(STAGES)
     compared = evaluate_all(((CASE, f"mutants.{key}") for key in keys), pool)
-    found = {c.candidate.partition(".")[2]: [look.name for look in c.looks[:1]] for c in compared}
+    found = {
+        c.candidate.partition(".")[2]: [look.name for look in c.inquiry.looks[:1]]
+        for c in compared
+    }
     named = {key: [BANK[key].anomaly] for key in keys}
     # One case in fp64 does not show that its small error is rounding.
     assert found == named | {"B137": ["unclassified"]}

@@ -4,7 +4,6 @@ No test here runs on a real accelerator.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from torch import distributed as dist
 
 from harness.cli import main
+from harness.compare import RanOn
 from harness.doctor import examine
 from harness.plugin import needs
 from harness.ranks import device as devices
@@ -19,10 +19,10 @@ from harness.ranks.device import (
     TRANSPORTS,
     ImpossiblePlacement,
     choose_placement,
-    options_for,
     share,
 )
 from harness.ranks.pool import DEADLINE
+from harness.report.replay_command import rank_options
 from properties.helpers.commands import options_of
 
 pytest_plugins = ["pytester"]
@@ -160,15 +160,14 @@ def test_the_ranks_of_a_test_worker_stay_on_its_devices(machine: Machine) -> Non
 
 
 def test_a_command_gets_only_the_options_that_differ_from_its_own_choice(machine: Machine) -> None:
-    options_for.cache_clear()
+    rank_options.cache_clear()
     machine("cuda", 4)
-    on_gpus = choose_placement("auto", "auto", 4)
-    assert options_for(on_gpus, 4, DEADLINE) == ()
-    on_cpu = choose_placement("cpu", "auto", 4)
-    assert options_for(on_cpu, 4, 60.0) == ("--device", "cpu", "--deadline", "60")
-    over_gloo = replace(on_gpus, transport="gloo")
-    assert options_for(over_gloo, 4, DEADLINE) == ("--transport", "gloo")
-    options_for.cache_clear()
+    assert choose_placement("auto", "auto", 4).transport == "nccl"
+    assert rank_options(RanOn("cuda", "nccl", 4, DEADLINE)) == ()
+    on_cpu = RanOn("cpu", "gloo", 4, 60.0)
+    assert rank_options(on_cpu) == ("--device", "cpu", "--deadline", "60")
+    assert rank_options(RanOn("cuda", "gloo", 4, DEADLINE)) == ("--transport", "gloo")
+    rank_options.cache_clear()
 
 
 def test_every_device_can_be_requested_by_name() -> None:

@@ -51,14 +51,14 @@ def test_a_failure_has_the_columns_of_its_case(
 ) -> None:
     failure = evaluate(CASE, named(name), pool)
     assert failure.verdict is verdict
-    assert failure.columns == expected()
+    assert failure.inquiry.columns == expected()
     # Shrinking, which traces nothing, has them too.
-    assert verdict_only(CASE, named(name), pool).columns == failure.columns
+    assert verdict_only(CASE, named(name), pool).inquiry.columns == failure.inquiry.columns
     place = write_bundle(failure, tmp_path)
     record = json.loads((place / RECORD).read_text())
     assert [column["name"] for column in record["columns"]] == list(RECIPE.columns)
     explanation = read_bundle(place).explanation
-    (gains,) = (column.rows for column in failure.columns if column.name == "gains")
+    (gains,) = (column.rows for column in failure.inquiry.columns if column.name == "gains")
     assert f"gains, by row: {gains[0][0]} {gains[1][0]}\n" in explanation
 
 
@@ -75,7 +75,7 @@ def test_a_failure_shrinks_to_plain_columns_where_it_stays_and_its_line_shows_it
     small = shrink(failure, lambda case: verdict_only(case, named(name), pool)).smallest
     assert small.case.columns == columns
     again = evaluate(parse(str(small.case)), named(name), pool)
-    assert (again.verdict, again.columns) == (small.verdict, small.columns)
+    assert (again.verdict, again.inquiry.columns) == (small.verdict, small.inquiry.columns)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,11 @@ def test_plain_columns_are_refused_where_no_column_is_drawn(
 def test_columns_are_not_compared(pool: RankPool) -> None:
     comparison = evaluate(CASE, named("right"), pool)
     assert comparison.verdict.passed
-    assert comparison.columns == ()
-    assert not any("gains" in key for key in (*comparison.uncompared, *map(str, comparison.keys)))
+    assert comparison.inquiry.columns == ()
+    assert not any(
+        "gains" in key
+        for key in (*comparison.measured.uncompared, *map(str, comparison.measured.keys))
+    )
 
 
 @pytest.mark.slow
@@ -105,4 +108,4 @@ def test_a_column_of_several_numbers_for_a_token_is_left_out(pool: RankPool) -> 
     teacher = f"{PLANTED / 'any_model.py'}:llama__distilled__teacher_uncut"
     failure = evaluate(CASE, teacher, pool)
     assert failure.verdict is Verdict.DIVERGED
-    assert failure.columns == ()
+    assert failure.inquiry.columns == ()

@@ -62,7 +62,7 @@ def test_a_common_fault_of_a_step_with_images_is_found_and_named(
 ) -> None:
     comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).called == COMMON[fault]
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == COMMON[fault]
 
 
 @pytest.mark.slow
@@ -71,6 +71,6 @@ def test_a_fault_of_images_or_of_axes_is_found_where_it_is(fault: str, pool: Ran
     comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
     assert failure.verdict is Verdict.DIVERGED
-    assert not failure.misfits
-    assert failure.first is not None
-    assert failure.first.key == FAULTS[fault], explain(failure)
+    assert not failure.measured.misfits
+    assert failure.measured.first is not None
+    assert failure.measured.first.key == FAULTS[fault], explain(failure)

@@ -38,7 +38,7 @@ def test_a_right_candidate_passes_and_the_loss_its_metric_and_every_gradient_are
 ) -> None:
     comparison = judged("RIGHT", pool, f"{LINE} dtype={dtype}")
     assert comparison.verdict.passed, explain(comparison)
-    assert {result.key for result in comparison.keys} == {
+    assert {result.key for result in comparison.measured.keys} == {
         "loss",
         "metric.twice",
         "grad.embed.weight",
@@ -47,7 +47,7 @@ def test_a_right_candidate_passes_and_the_loss_its_metric_and_every_gradient_are
         "grad.head.weight",
         "grad.head.bias",
     }
-    assert comparison.uncompared == ("nll",)
+    assert comparison.measured.uncompared == ("nll",)
     assert f"  against plain training of {RECIPE}" in explain(comparison).splitlines()
 
 
@@ -66,14 +66,14 @@ def test_a_required_tensor_that_is_missing_is_a_fault_that_names_it(
 
 def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
     comparison = judged("WRONG_METRIC", pool)
-    assert comparison.first is not None
-    assert comparison.first.key == "metric.twice"
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == "metric.twice"
 
 
 def test_a_fault_gets_the_name_that_the_recipe_predicts(pool: RankPool) -> None:
     failure = judged("SCORES", pool)
     assert failure.verdict is Verdict.DIVERGED
-    assert add_diagnosis(failure, Session(pool)).called == "column-misplaced"
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == "column-misplaced"
 
 
 def test_a_recipe_that_fails_is_blamed_by_its_name(pool: RankPool) -> None:

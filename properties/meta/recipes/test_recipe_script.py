@@ -49,11 +49,11 @@ def test_the_script_of_a_step_compares_it_with_plain_training_that_it_computes_i
     outcome = run(text, tmp_path)
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert outcome.stdout.startswith(f"DIVERGED  candidate {FILE}:WITH_RECIPE")
-    assert failure.first is not None
-    first = f"{failure.first.key} {list(failure.first.index)}: expected "
+    assert failure.measured.first is not None
+    first = f"{failure.measured.first.key} {list(failure.measured.first.index)}: expected "
     (line,) = (line for line in outcome.stdout.splitlines() if first in line)
     expected, got = map(float, re.findall(r"(?:expected|got) ([-.e\d]+)", line))
-    assert expected == pytest.approx(failure.first.expected)
+    assert expected == pytest.approx(failure.measured.first.expected)
     assert got == pytest.approx(2 * expected)
 
 

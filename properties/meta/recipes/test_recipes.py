@@ -189,8 +189,8 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
     failures = (seen for seen in judged(name, 20, pool) if seen.verdict.failed)
     failure = next(failures)
     assert failure.verdict is Verdict.DIVERGED
-    assert failure.first is not None
-    assert failure.first.key.startswith(FAULTS[name][0]), explain(failure)
+    assert failure.measured.first is not None
+    assert failure.measured.first.key.startswith(FAULTS[name][0]), explain(failure)
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
 )
 def test_a_fault_gets_its_name(name: str, anomaly: str, pool: RankPool) -> None:
     failure = next(seen for seen in judged(name, 20, pool) if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).called == anomaly
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == anomaly
 
 
 @pytest.mark.long
@@ -210,7 +210,7 @@ def test_a_common_fault_is_found_and_named_in_any_family(
 ) -> None:
     wrong = judged(f"{model}__supervised__{fault}", 40, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).called == COMMON[fault]
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == COMMON[fault]
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_a_step_that_computes_all_on_each_rank_is_vacuous(pool: RankPool) -> Non
 def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
     comparison = evaluate(drawn("", 1, one_replica=True)[0], f"{BAD}:WRONG_METRIC", pool)
     assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first is not None
-    assert comparison.first.key == "metric.entropy"
+    assert comparison.measured.first is not None
+    assert comparison.measured.first.key == "metric.entropy"
 
 
 def test_a_metric_of_the_recipe_need_not_be_returned(pool: RankPool) -> None:
     for comparison in judged("llama__grpo__metrics_left_out", 3, pool):
         assert comparison.verdict.passed, explain(comparison)
-        assert "metric.clipped" not in {result.key for result in comparison.keys}
+        assert "metric.clipped" not in {result.key for result in comparison.measured.keys}
 
 
 def test_a_metric_that_is_misspelled_is_a_fault_that_names_the_one_that_is_near(
@@ -266,7 +266,10 @@ def test_a_metric_that_is_misspelled_is_a_fault_that_names_the_one_that_is_near(
 def test_a_wrong_loss_of_right_modules_says_so(pool: RankPool) -> None:
     wrong = judged("llama__distilled_reverse__other_direction", 6, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)
-    assert "modules are right, and the loss that is made of them is not" in failure.seen[0].why
+    assert (
+        "modules are right, and the loss that is made of them is not"
+        in failure.inquiry.seen[0].why
+    )
 
 
 def test_a_step_with_a_recipe_is_not_compared_with_itself(pool: RankPool) -> None:

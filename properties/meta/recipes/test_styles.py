@@ -74,9 +74,9 @@ def test_a_fault_is_found_and_named_in_any_style(
     failure = next(seen for seen in comparisons if seen.verdict.failed)
     assert failure.verdict is Verdict.DIVERGED
     if fault == "positions_restarted":
-        assert failure.first is not None
-        assert failure.first.key == "places"
-    assert add_diagnosis(failure, Session(pool)).called == FAULTS[fault]
+        assert failure.measured.first is not None
+        assert failure.measured.first.key == "places"
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == FAULTS[fault]
 
 
 @pytest.mark.slow
@@ -87,13 +87,13 @@ def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
     comparisons = evaluate_all(((case, wrong) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
     before = pool.launches
-    assert add_diagnosis(failure, Session(pool)).called == "label-lost-at-edge"
+    assert add_diagnosis(failure, Session(pool)).inquiry.called == "label-lost-at-edge"
     assert 0 < pool.launches - before <= MOST_FAULTS
 
 
 def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
     comparisons = evaluate_all(((case, named("unfrozen")) for case in drawn("", 8)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
-    assert failure.first is not None
-    assert failure.first.key.startswith("grad.head.")
-    assert failure.first.expected == 0
+    assert failure.measured.first is not None
+    assert failure.measured.first.key.startswith("grad.head.")
+    assert failure.measured.first.expected == 0

@@ -14,6 +14,7 @@ from harness.compare import Look, fault_comparison
 from harness.report import comparison_record
 from harness.report.html import pages_of
 from harness.trace import Fault, Kind
+from properties.helpers.comparisons import changed
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 
 ENTERED = "all_to_all #3 on sp, ranks 0,1, shape [4]"
@@ -153,7 +154,7 @@ def test_a_map_of_sixteen_thousand_tokens_shows_within_two_seconds(
 def test_hostile_text_is_shown_and_not_run(browser: Any, tmp_path: Path) -> None:
     looks = (Look("crashed", HOSTILE),)
     logs = {0: HOSTILE * 200_000}
-    comparison = replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=looks, logs=logs)
+    comparison = changed(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=looks, logs=logs)
     with opened(browser, tmp_path, pages_of("x", comparison_record(comparison))[0].text) as page:
         assert "<script>alert(1)" in page.locator("h1").inner_text()
         assert page.evaluate("document.scripts.length") == 1

@@ -1,11 +1,10 @@
 """`explain` names the case, the place, the values, what follows, and the command."""
 
-from dataclasses import replace
-
 from harness.case import parse
-from harness.compare import Comparison, Divergence, KeyResult, Scale, Verdict, fault_comparison
+from harness.compare import Divergence, KeyResult, RanOn, Scale, Verdict, fault_comparison
 from harness.report import explain
 from harness.trace import Fault, Kind, Misfit, MisfitKind
+from properties.helpers.comparisons import changed, comparison_with
 
 CASE = parse("case/1 rows=5:11111,2:11 heads=2 dim=2 sp=2")
 LINE = "case/1 rows=5:11111,2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 dim=2 dtype=fp64 seed=0"
@@ -21,7 +20,7 @@ def diverged(
     silent: bool = False,
 ) -> list[str]:
     """Return the lines that explain a divergence."""
-    comparison = Comparison(
+    comparison = comparison_with(
         case=CASE,
         candidate="planted",
         verdict=Verdict.DIVERGED,
@@ -87,8 +86,8 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         stacks={0: "the other rank", 1: "line one\nline two\n"},
         log="W a warning",
     )
-    comparison = replace(
-        fault_comparison(CASE, "my file.py:STEP", fault), options=("--device", "cpu")
+    comparison = changed(
+        fault_comparison(CASE, "my file.py:STEP", fault), ran_on=RanOn("pretend", "gloo", 4, 60.0)
     )
     assert explain(comparison).splitlines() == [
         "FAULT     candidate my file.py:STEP",
@@ -101,7 +100,7 @@ def test_a_fault_is_explained_by_rank_key_and_stack() -> None:
         "          line one",
         "          line two",
         "  log     W a warning",
-        f"""  replay  {REPLAY} 'my file.py:STEP' --device cpu""",
+        f"""  replay  {REPLAY} 'my file.py:STEP' --device pretend --deadline 60""",
     ]
 
 

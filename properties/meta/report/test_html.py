@@ -26,6 +26,7 @@ from harness.report import comparison_record
 from harness.report.html import NotDrawn, Page, pages_of, save
 from harness.trace import Fault, Kind
 from properties.helpers.commands import run_to_end
+from properties.helpers.comparisons import changed
 from properties.helpers.drawn import CASE, HOSTILE, SIGNS, campaign, pictured
 from properties.helpers.full import full_disk
 from properties.helpers.fuzzing import fuzz, one_value_else
@@ -52,8 +53,8 @@ def test_a_page_shows_the_case_before_and_after_shrinking() -> None:
 def test_everything_from_a_record_is_escaped() -> None:
     fault = Fault(kind=Kind.RAISED, summary=HOSTILE, stacks={0: HOSTILE}, log=HOSTILE)
     for comparison in (
-        replace(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=(Look("crashed", HOSTILE),)),
-        replace(fault_comparison(CASE, HOSTILE, fault), logs={0: HOSTILE}),
+        changed(pictured(), candidate=HOSTILE, reason=HOSTILE, seen=(Look("crashed", HOSTILE),)),
+        changed(fault_comparison(CASE, HOSTILE, fault), logs={0: HOSTILE}),
     ):
         page = page_of(comparison, test=HOSTILE, bundle=HOSTILE)
         assert page.count("<script") == 1

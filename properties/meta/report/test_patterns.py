@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from properties.helpers.comparisons import changed
 from properties.helpers.drawn import CASE, pictured
 from properties.meta.report.pages import page_of
 
@@ -26,9 +27,9 @@ from properties.meta.report.pages import page_of
 )
 def test_a_page_says_what_wrong_tokens_have_in_common(signs: str, pattern: str) -> None:
     failure = pictured(signs=signs)
-    assert failure.picture is not None
+    assert failure.inquiry.picture is not None
     owners = ((0, 0), (3, 1), (4, 0), (6, 1)) if "held" in pattern else ((0, 0), (3, 1), (6, 0))
-    page = page_of(replace(failure, picture=replace(failure.picture, owners=owners)))
+    page = page_of(changed(failure, picture=replace(failure.inquiry.picture, owners=owners)))
     assert re.findall(r"<strong>(\w+ \w+ \w+[^<]*)\.</strong>", page) == [pattern] * bool(pattern)
 
 
@@ -47,9 +48,9 @@ def test_a_page_says_that_wrong_tokens_have_more_before_them_than_the_window() -
 )
 def test_a_page_says_that_wrong_tokens_stand_at_shard_edges(signs: str, pattern: str) -> None:
     failure = pictured(signs=signs)
-    assert failure.picture is not None
+    assert failure.inquiry.picture is not None
     owners = ((0, 0), (2, 1), (4, 0), (6, 1))
-    page = page_of(replace(failure, picture=replace(failure.picture, owners=owners)))
+    page = page_of(changed(failure, picture=replace(failure.inquiry.picture, owners=owners)))
     assert re.findall(r"<strong>(All [^<]*)\.</strong>", page) == [pattern] * bool(pattern)
 
 
