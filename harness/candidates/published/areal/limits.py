@@ -21,7 +21,6 @@ def engine(case: Case) -> str | None:
         and case.sp % case.kv_heads != 0
         and "kv heads: must divide sp, or sp must divide them",
         rows < case.micro_batches and "micro: a replica has fewer rows than micro-batches",
-        rows < 1 and "rows: a replica has none",
         not limits.has_targets(case) and "no target: it refuses such a batch",
     )
 
