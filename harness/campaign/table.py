@@ -30,7 +30,8 @@ LEAST_USED = 1e-4
 def show(summary: Summary, console: Console) -> None:
     """Show the closing tables, and a note for each finding beside them."""
     print_table(console, _verdict_table(summary))
-    print_table(console, _error_table(summary))
+    if any(tally.used for tally in summary.tallies.values()):
+        print_table(console, _error_table(summary))
     for candidate, tally in summary.tallies.items():
         print_plain(console, "".join(_candidate_notes(candidate, tally, summary.request)), end="")
     _show_situations(summary, console)
@@ -47,7 +48,9 @@ def show(summary: Summary, console: Console) -> None:
     reference = compared_with(summary.request.against)
     if reference:
         compared = [
-            f"{name}: {_describe_compared(tally)}" for name, tally in summary.tallies.items()
+            f"{name}: {_describe_compared(tally)}"
+            for name, tally in summary.tallies.items()
+            if tally.passed
         ]
         kept = [IS_KEPT] * any(tally.kept for tally in summary.tallies.values())
         print_plain(console, "\n".join(["", reference, *kept, *compared]))
@@ -86,7 +89,8 @@ def _describe_compared(tally: Tally) -> str:
     """Describe how many gradients were compared: a step held to itself decides which it has."""
     noun = "gradient was" if tally.gradients == 1 else "gradients were"
     zero = f", {tally.zeros:,} of them zero everywhere" if tally.zeros else ""
-    return f"{tally.gradients:,} {noun} compared in {tally.passed:,} cases{zero}"
+    passed = "the case that passed" if tally.passed == 1 else f"{tally.passed:,} cases that passed"
+    return f"{tally.gradients:,} {noun} compared in {passed}{zero}"
 
 
 def _describe_placement(place: dict[str, str]) -> str:

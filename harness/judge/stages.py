@@ -51,6 +51,7 @@ from harness.judge.self_reference import SelfRun
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, with_what_is_given
 from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
+from harness.untrusted import BadInput
 
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
 
@@ -111,9 +112,12 @@ def ask_ranks(job: Job, pool: RankPool, *, traced: bool = False) -> Run:
     if job.against == PLAIN and has_recipe:
         # What is stored of our own plain training is not what the recipe computes.
         job = replace(job, against=RECIPE, stored=None)
-    reason = pool.placement.refuses(job.case)
     if has_recipe and job.against != RECIPE:
-        reason = f"its recipe is what it is compared with; leave out --against {job.against}"
+        raise BadInput(
+            f"against={job.against}: {job.candidate.name} has a recipe of its own, which is what "
+            f"it is compared with; leave --against out"
+        )
+    reason = pool.placement.refuses(job.case)
     if job.case.columns != "drawn" and not has_recipe and not names_recipe(job.against):
         reason = f"columns={job.case.columns}: it has no recipe, so no column is drawn"
     if job.against == ITSELF and job.case.sp == 1:

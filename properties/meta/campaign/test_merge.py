@@ -404,9 +404,19 @@ def test_against_itself_the_number_of_compared_gradients_is_shown() -> None:
     found = replace(first, request=dataclasses.replace(first.request, against="self"))
     found.tallies["a"].gradients, found.tallies["a"].zeros = 1200, 30
     found.tallies["a"] += found.tallies["a"]
-    line = "a: 2,400 gradients were compared in 2 cases, 60 of them zero everywhere\n"
+    line = "a: 2,400 gradients were compared in 2 cases that passed, 60 of them zero everywhere\n"
     assert line in printed(found)
     assert "gradients were" not in printed(first)
+
+
+def test_of_nothing_that_passed_no_error_and_no_gradient_is_shown() -> None:
+    first = summary(1, 1)
+    tally = Tally(Counter(DIVERGED=1))
+    request = dataclasses.replace(first.request, against="self")
+    found = printed(replace(first, request=request, tallies={"a": tally}))
+    assert "compared with its own step at sp 1" in found
+    assert "by their largest error" not in found
+    assert "gradients were" not in found
 
 
 def test_errors_are_shown_by_candidate_and_dtype() -> None:

@@ -12,6 +12,7 @@ from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Kind
+from harness.untrusted import BadInput
 from properties.helpers.judging import evaluate, evaluate_all
 from properties.helpers.places import PLANTED
 
@@ -272,13 +273,17 @@ def test_a_wrong_loss_of_right_modules_says_so(pool: RankPool) -> None:
     )
 
 
-def test_a_step_with_a_recipe_is_not_compared_with_itself(pool: RankPool) -> None:
+@pytest.mark.parametrize("against", [ITSELF, f"{BAD}:MICRO_BATCHES"])
+def test_a_step_with_a_recipe_is_compared_with_no_other(against: str, pool: RankPool) -> None:
     (case,) = drawn("", 1, one_replica=True)
-    comparison = evaluate(case, f"{BAD}:WRONG_METRIC", pool, against=ITSELF)
-    assert comparison.verdict is Verdict.UNSUPPORTED
-    assert comparison.reason == (
-        "its recipe is what it is compared with; leave out --against self"
+    with pytest.raises(BadInput) as refused:
+        evaluate(case, f"{BAD}:WRONG_METRIC", pool, against=against)
+    assert str(refused.value) == (
+        f"against={against}: {BAD}:WRONG_METRIC has a recipe of its own, which is what it is "
+        "compared with; leave --against out"
     )
+    # The pool goes on.
+    assert not evaluate(case, f"{BAD}:WRONG_METRIC", pool).verdict.passed
 
 
 @pytest.mark.parametrize(
