@@ -19,7 +19,7 @@ from harness.candidates import locate
 from harness.case import Case, InvalidCase, Row
 from harness.case.stated import ALL_RANKS, ASKED, read_stated, spans_all_ranks
 from harness.engine.lot import SIZE, WHOLE, Lot
-from harness.generation import cases, draw_beyond, draw_cases
+from harness.generation import Small, cases, draw_beyond, draw_cases
 from harness.untrusted import BadInput
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class CaseSource:
 
         The author of a step does not know them. What the user asked for is drawn, and refused.
         """
+        if request.up_to:
+            return cls(request, pool.size, lot)
         named = [locate(name) for name in request.candidates]
         first, *others = [pool.limits(candidate).split() for candidate in named]
         shared = [limit for limit in first if all(limit in limits for limits in others)]
@@ -131,7 +133,8 @@ class CaseSource:
 
     def _missing(self, standings: Mapping[str, Standing]) -> Iterator[tuple[str, int]]:
         """Yield how many cases each candidate needs; give up those that refuse too many."""
-        for name, standing in standings.items():
+        # Where every small case is judged, none can take the place of another.
+        for name, standing in () if self._request.up_to else standings.items():
             missing = len(self.share) - standing.tally.judged
             if missing and not standing.is_done:
                 if self.is_given_up(standing):
@@ -228,6 +231,9 @@ def _lot_cases(request: Request, ranks: int, number: int, least: int) -> Iterato
 
     Each case needs at least `least` ranks.
     """
+    if request.up_to:
+        yield from small(request, ranks).cases(number * SIZE, (number + 1) * SIZE)
+        return
     own = replace(request, seed=request.seed + number * CAMPAIGN_SEEDS)
     for case in _mixed_sizes(own, ranks, number, least):
         yield replace(case, seed=case.seed + number * CASE_SEEDS) if number else case
@@ -269,6 +275,16 @@ def _usual(request: Request, ranks: int, number: int, least: int) -> Iterator[Ca
     yield from (case for case in first if least <= case.ranks)
     yield from draw_cases(
         cases(**drawing_arguments(request), min_ranks=least, max_ranks=ranks), request.seed
+    )
+
+
+def small(request: Request, ranks: int) -> Small:
+    """Return all cases of up to as many tokens as a request says."""
+    return Small(
+        tokens=request.up_to,
+        max_ranks=ranks,
+        seed=request.seed,
+        **drawing_arguments(request),
     )
 
 

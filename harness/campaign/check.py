@@ -51,7 +51,9 @@ def conduct(
 ) -> Summary:
     """Have an engine judge the lots, show their progress and results, and return the summary."""
     journal = journal or Journal()
-    if lots[0].begins and any(name.startswith(OWN_CANDIDATES) for name in request.candidates):
+    if request.up_to:
+        print_plain(console, f"all {request.count:,} cases of up to {request.up_to} tokens")
+    elif lots[0].begins and any(name.startswith(OWN_CANDIDATES) for name in request.candidates):
         for case in notebooks_batch(request, ranks):
             print_plain(console, notebook_text(case))
     with Live(console, sum(map(len, lots)), len(SITUATIONS)) as live:

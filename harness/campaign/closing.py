@@ -11,13 +11,10 @@ MOST_HIDDEN = 0.1
 
 def closing(summary: Summary, status: int) -> str:
     """Return the last line: the exit status, and why it is that."""
-    is_cut_short = summary.ended == LIMIT
+    more = "raise --all-up-to" if summary.request.up_to else "ask for more --cases"
+    advice = "Raise --limit" if summary.ended == LIMIT else f"{LEAVE_OUT}, or {more}"
     tallies = summary.tallies.items()
-    reasons = [
-        why
-        for name, tally in tallies
-        if (why := _why_no_pass(name, tally, is_cut_short=is_cut_short))
-    ]
+    reasons = [why for name, tally in tallies if (why := _why_no_pass(name, tally, advice))]
     warnings = [warning for name, tally in tallies if (warning := _hidden_warning(name, tally))]
     if status == 0 and reasons:
         reasons = ["every case passed, but for what is listed as known"]
@@ -25,18 +22,31 @@ def closing(summary: Summary, status: int) -> str:
         reasons.append("shards are missing")
     if summary.undrawn:
         drawn = "; ".join(f"no case with {value} was drawn" for value in summary.undrawn)
-        reasons.append(f"{drawn}: ask for more --cases")
+        reasons.append(f"{drawn}: {more}")
     if summary.ended == INTERRUPTED:
         reasons.append("interrupted")
-    passed = "every case that was judged passed" if summary.ended else "every case passed"
-    return f"exit status {status}: {'; '.join([*(reasons or [passed]), *warnings])}"
+    return f"exit status {status}: {'; '.join([*(reasons or [_passed(summary)]), *warnings])}"
 
 
-def _why_no_pass(candidate: str, tally: Tally, *, is_cut_short: bool) -> str:
-    """Return why a candidate did not pass, or an empty text.
+def _passed(summary: Summary) -> str:
+    """Say what passed; if these are all small cases, how many there are, and who refuses some."""
+    if summary.ended:
+        return "every case that was judged passed"
+    if not summary.request.up_to:
+        return "every case passed"
+    part = f"{summary.size:,} of the " if summary.size < summary.request.count else ""
+    count, tokens = summary.request.count, summary.request.up_to
+    refusing = [
+        f"{name} supports {tally.judged:,}, which pass"
+        for name, tally in summary.tallies.items()
+        if tally.judged < summary.size
+    ]
+    cases = f"all {part}{count:,} cases of up to {tokens} tokens"
+    return f"of {cases} {'; '.join(refusing)}" if refusing else f"{cases} passed"
 
-    `is_cut_short` is whether --limit ended the run.
-    """
+
+def _why_no_pass(candidate: str, tally: Tally, advice: str) -> str:
+    """Return why a candidate did not pass, or an empty text; the advice says how to see more."""
     if tally.verdict in PASSING:
         return ""
     if not tally.verdicts:
@@ -46,10 +56,10 @@ def _why_no_pass(candidate: str, tally: Tally, *, is_cut_short: bool) -> str:
         return f"{candidate} is {worst(kinds)} on {tally.failures[0]['case']}"
     if tally.lacking or not tally.judged:
         return _why_too_few(candidate, tally)
-    return f"{candidate} {_why_over_all_cases(tally, is_cut_short=is_cut_short)}"
+    return f"{candidate} {_why_over_all_cases(tally, advice)}"
 
 
-def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
+def _why_over_all_cases(tally: Tally, advice: str) -> str:
     """Return why a candidate did not pass although it may have passed every single case."""
     if tally.leans:
         leans = "; ".join(tally.leans[:MOST_LEANS])
@@ -60,7 +70,6 @@ def _why_over_all_cases(tally: Tally, *, is_cut_short: bool) -> str:
             "anything of another"
         )
     if tally.unexamined:
-        advice = "Raise --limit" if is_cut_short else f"{LEAVE_OUT}, or ask for more --cases"
         unexamined = "; ".join(tally.unexamined)
         return f"was not judged on enough of what was asked for: {unexamined}. {advice}"
     forgiven = "which passes with --known pass" if tally.passed else "and passes nothing"

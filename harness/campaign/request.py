@@ -35,6 +35,8 @@ class Request:
     rare_dps: tuple[int, ...] = ()
     # After so many different failures a candidate is not judged any further.
     keep_going: int = 1
+    # If it is above 0, the campaign has no drawn cases, but every one of up to so many tokens.
+    up_to: int = 0
 
 
 def campaign_record(request: Request, part: Part = WHOLE) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from harness.against import ITSELF, PLAIN, RECIPE_LIMITS, names_recipe
@@ -12,6 +13,8 @@ from harness.commands.values import UsageError
 
 # Sizes that are drawn by default, and sizes beyond them that a few cases have as well.
 USUAL_SPS, USUAL_DPS = (1, 2, 4), (1, 2)
+# Sizes of all small cases.
+SMALL_SPS = (1, 2, 3, 4)
 RARE_SPS, RARE_DPS = (3, 5, 8), (4,)
 DIALECTS = ("native-gather", "native-local")
 
@@ -19,10 +22,13 @@ ONLY_SP_1 = "--sp=1: is what --against self compares with; ask for a larger one"
 
 
 def read_request(
-    options: Campaign, candidates: Sequence[str] = (), step: Step = Step()
+    options: Campaign,
+    candidates: Sequence[str] = (),
+    step: Step = Step(),
+    sps_by_default: Sequence[int] = USUAL_SPS,
 ) -> tuple[Request, int]:
     """Return the request that the options of a campaign state, and the number of ranks."""
-    sps, dps = _read_sizes(options)
+    sps, dps = _read_sizes(options, sps_by_default)
     ranks = _count_ranks(options, sps, dps)
     assert options.seed is not None
     values, defaults = {**vars(options), **vars(step)}, {**vars(Campaign), **vars(Step)}
@@ -51,10 +57,37 @@ def read_request(
     return request, ranks
 
 
-def _read_sizes(options: Campaign) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def every_small(request: Request, options: Campaign, ranks: int, tokens: int) -> Request:
+    """Return the request of all cases of up to so many tokens.
+
+    What the user did not name, and what makes the cases many times as many, has one value.
+    """
+    from harness.campaign.case_source import small
+
+    if options.cases != Campaign.cases:
+        raise UsageError(f"--cases={options.cases}: --all-up-to has all there are; leave it out")
+    request = replace(
+        request,
+        up_to=tokens,
+        dtypes=request.dtypes if "dtype" in request.named else ("fp64",),
+        kernels=request.kernels if "kernel" in request.named else ("eager",),
+        rare_sps=(),
+        rare_dps=(),
+    )
+    count = len(small(request, ranks))
+    if not count:
+        raise UsageError(
+            f"--all-up-to={tokens}: there is no such case with what else is asked for"
+        )
+    return replace(request, count=count)
+
+
+def _read_sizes(
+    options: Campaign, sps_by_default: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return sps and dps: those of the options, or the usual ones that --ranks allows."""
     dps = options.dp or USUAL_DPS
-    sps = options.sp or usual_sps(options.ranks, min(dps))
+    sps = options.sp or usual_sps(options.ranks, min(dps), sps_by_default)
     if options.against == ITSELF:
         sps = tuple(sp for sp in sps if sp > 1)
         if not sps:
@@ -64,9 +97,9 @@ def _read_sizes(options: Campaign) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return sps, dps
 
 
-def usual_sps(ranks: int | None, dp: int = 1) -> tuple[int, ...]:
+def usual_sps(ranks: int | None, dp: int = 1, usual: Sequence[int] = USUAL_SPS) -> tuple[int, ...]:
     """Return the usual sps that fit so many ranks; raise `UsageError` if only sp 1 does."""
-    sps = tuple(sp for sp in USUAL_SPS if sp * dp <= (math.inf if ranks is None else ranks))
+    sps = tuple(sp for sp in usual if sp * dp <= (math.inf if ranks is None else ranks))
     if max(sps, default=1) == 1:
         raise UsageError(
             f"--ranks={ranks}: no sequence can be shared; use at least {2 * dp} ranks, or "

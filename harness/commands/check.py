@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from harness.campaign.request import Request
 from harness.campaign.uninterrupted import hold_back_signals
-from harness.commands.campaign_request import read_request
+from harness.commands.campaign_request import SMALL_SPS, USUAL_SPS, every_small, read_request
 from harness.commands.engines import open_cluster, pools_for
 from harness.commands.examiner import open_elsewhere, open_examiner, open_work, read_work
 from harness.commands.options import (
@@ -23,7 +23,15 @@ from harness.commands.options import (
     require_writable_report,
     status_of,
 )
-from harness.commands.values import Candidates, Failures, Folder, Seconds, Shard, UsageError
+from harness.commands.values import (
+    Candidates,
+    Failures,
+    Folder,
+    MostTokens,
+    Seconds,
+    Shard,
+    UsageError,
+)
 from harness.engine.lot import WHOLE, Part
 from harness.engine.no_ranks import NoRanks
 from harness.engine.processes import Processes
@@ -46,6 +54,9 @@ class Check(Report, Judging, Step, Pools, Campaign):
     candidate: Candidates = ()
     """a built-in name, path/to/file.py:NAME or package.module:NAME; you may repeat it; default:
     native-gather and native-local"""
+    all_up_to: MostTokens | None = None
+    """judge all cases of up to so many tokens instead of drawn ones: every batch with every mask,
+    on every mesh, once each, the smallest first"""
     shard: Shard = WHOLE
     """judge only part K of N; `merge` adds the parts up"""
     limit: Seconds | None = None
@@ -68,18 +79,21 @@ Steps = Annotated[
 
 
 def run(steps: Steps = (), /, *, options: Check = Check()) -> int:
-    request, ranks = read_request(options, (*steps, *options.candidate), options)
+    sps = SMALL_SPS if options.all_up_to else USUAL_SPS
+    request, ranks = read_request(options, (*steps, *options.candidate), options, sps)
+    asked = f"--cases={request.count}"
+    if options.all_up_to:
+        request = every_small(request, options, ranks, options.all_up_to)
+        asked = f"the {request.count} cases of --all-up-to={options.all_up_to}"
     part = options.shard
     if part.of > request.count:
-        raise UsageError(
-            f"--shard={part}: --cases={request.count} are too few for {part.of} shards"
-        )
+        raise UsageError(f"--shard={part}: {asked} are too few for {part.of} shards")
     pools = pools_for(
         options,
         ranks,
         most=request.count,
         worth=request.count // CASES_PER_POOL,
-        of=f"--cases={request.count}",
+        of=asked,
     )
     request = replace(request, keep_going=options.keep_going)
     require_writable_report(options)

@@ -114,6 +114,8 @@ def _read_stated(_: object, tokens: Tokens) -> tuple[str, ...]:
         raise UsageError(f"--set={error}") from None
 
 
+# With so many tokens there are four million cases.
+MOST_TOKENS = 8
 MOST_SEED = (1 << 63) - 1
 ABOVE_ZERO = "use a number of seconds above zero"
 A_CASE = "at least one case must be examined; use a whole number"
@@ -121,6 +123,10 @@ WORD = Parameter(converter=_read_word)
 LIST = Parameter(converter=_read_words, metavar="LIST", n_tokens=1)
 
 Count = Annotated[int, _number(int, lambda n: n >= 1, A_CASE)]
+MostTokens = Annotated[
+    int,
+    _number(int, lambda n: 1 <= n <= MOST_TOKENS, f"use a whole number from 1 to {MOST_TOKENS}"),
+]
 Failures = Annotated[int, _number(int, lambda n: n >= 1, "use how many failures to look for")]
 Ranks = Annotated[int, _number(int, lambda _: True, "use a whole number")]
 Seed = Annotated[

@@ -4,6 +4,7 @@ Terms:
 * A **strategy** is Hypothesis's description of the cases that may be drawn (`strategies`).
 * A **situation** is a named property of a case that shows or hides a kind of bug (`situations`).
 * A case **beyond** the usual sizes has one or two things that are larger (`beyond`).
+* A **small** case has no more tokens than a campaign says, which judges all of them (`small`).
 
 Reasons:
 1. A correct path and a wrong one differ only on some batches. So of a few drawn cases the one in
@@ -15,6 +16,7 @@ Reasons:
 
 from harness.generation.beyond import draw_beyond
 from harness.generation.drawing import draw_cases, draw_list
+from harness.generation.small import Small
 from harness.generation.strategies import cases, steer
 
-__all__ = ["cases", "draw_beyond", "draw_cases", "draw_list", "steer"]
+__all__ = ["Small", "cases", "draw_beyond", "draw_cases", "draw_list", "steer"]

@@ -19,6 +19,7 @@ from harness.campaign.case_source import (
     in_full,
     narrow,
     require_cases,
+    small,
 )
 from harness.campaign.request import Request
 from harness.campaign.standing import Standing
@@ -40,6 +41,7 @@ REQUEST = Request(
     seed=0,
 )
 LOT = Lot(0, REQUEST.count)
+SMALL = replace(REQUEST, up_to=2, count=45, kernels=("eager",))
 
 
 def judge(source: CaseSource, *supports: Callable[[Case], bool]) -> tuple[list[Tally], list[Case]]:
@@ -361,3 +363,28 @@ def test_a_failed_candidate_is_given_no_more_cases() -> None:
         failed = Comparison(case=jobs[0][0], candidate="a", verdict=Verdict.DIVERGED)
         assert standing.add(failed)
     assert source.handed_out == source.share
+
+
+def test_no_small_case_is_replaced_and_who_refuses_some_lacks_none() -> None:
+    def sometimes(case: Case) -> bool:
+        return case.loss == "token-mean"
+
+    source = CaseSource(SMALL, RANKS, Lot(0, SMALL.count))
+    (tally,), passed = judge(source, sometimes)
+    assert source.handed_out == source.share == list(small(SMALL, RANKS).cases(0, 100))
+    assert (len(passed), tally.verdicts["UNSUPPORTED"], tally.lacking) == (15, 30, 0)
+    assert tally.verdict == "EQUAL"
+
+
+def test_lots_and_shards_of_all_small_cases_are_all_of_them_once() -> None:
+    three = replace(SMALL, up_to=3, sps=(1, 2))
+    count = len(small(three, RANKS))
+    assert count > 4 * SIZE
+    shards = [
+        CaseSource(replace(three, count=count), RANKS, lot).share
+        for shard in range(1, 4)
+        for lot in Part(shard, 3).lots(count)
+    ]
+    cases = [case for share in shards for case in share]
+    assert len(cases) == len({*cases}) == count
+    assert {*cases} == {*small(three, RANKS).cases(0, count)}

@@ -35,6 +35,43 @@ def test_a_check_of_one_case_judges_the_notebooks_batch(
     assert set(summary["candidates"]) == {"native-gather", "native-local"}
 
 
+@pytest.mark.usefixtures("own_pool")
+def test_all_small_cases_are_counted_beforehand_and_the_last_line_says_that_all_of_them_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ("--all-up-to", "3", "--sp", "2", "--dp", "1", "--loss", "token-mean")
+    assert main(["check", "--candidate", "native-local", *small]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("all 84 cases of up to 3 tokens\n")
+    assert printed.endswith("exit status 0: all 84 cases of up to 3 tokens passed\n")
+    assert "bounds: rows 1-2; tokens a row 1-3; sp x dp 2x1; micro-batches 1-2;" in printed
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_the_first_small_case_that_fails_has_as_few_tokens_as_any(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ("--all-up-to", "3", "--sp", "2", "--dp", "1", "--json", "--no-diagnose")
+    assert main(["check", "--candidate", "mutants.B14", *small]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (failure,) = found["candidates"]["mutants.B14"]["failures"]
+    assert failure["case"].startswith("case/1 rows=2:11 ")
+    assert found["campaign"]["up_to"] == 3
+    # A row of 2 is the first batch with a label at a cut; 9 cases have a token and no label.
+    assert found["cases"] == 10
+
+
+@pytest.mark.usefixtures("own_pool")
+def test_small_cases_that_leave_a_gradient_zero_are_not_enough(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ("--all-up-to", "2", "--sp", "2", "--dp", "1", "--loss", "token-mean")
+    assert main(["check", "--candidate", "native-local", *small]) == 3
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert "no element of grad.layers.*.q, which was zero in all 15 cases" in last_line
+    assert last_line.endswith("or raise --all-up-to")
+
+
 BROKEN = """
 from harness.candidates.own.native import LocalDialect
 

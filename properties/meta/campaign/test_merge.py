@@ -409,6 +409,19 @@ def test_against_itself_the_number_of_compared_gradients_is_shown() -> None:
     assert "gradients were" not in printed(first)
 
 
+def test_the_last_line_says_how_many_small_cases_there_are_and_who_refuses_some() -> None:
+    first = summary(1, 1, errors=[0.1] * 4)
+    every = replace(first, request=dataclasses.replace(first.request, up_to=3))
+    assert closing(every, 0) == "exit status 0: all 4 cases of up to 3 tokens passed"
+    refusing = replace(every, tallies={"a": Tally(Counter(EQUAL=3, UNSUPPORTED=1))})
+    line = "exit status 0: of all 4 cases of up to 3 tokens a supports 3, which pass"
+    assert closing(refusing, 0) == line
+    part = replace(every, request=dataclasses.replace(every.request, count=8))
+    assert closing(part, 0) == "exit status 0: all 4 of the 8 cases of up to 3 tokens passed"
+    cut = replace(every, ended="limit")
+    assert closing(cut, 0) == "exit status 0: every case that was judged passed"
+
+
 def test_of_nothing_that_passed_no_error_and_no_gradient_is_shown() -> None:
     first = summary(1, 1)
     tally = Tally(Counter(DIVERGED=1))
