@@ -22,6 +22,8 @@ from harness.campaign.markdown import table
 
 # GitHub shows no more annotations of one job.
 ANNOTATIONS = 10
+# GitHub shows no page of a job that is longer than 1 MiB, so failures are left out behind this.
+LONGEST_PAGE = 900_000
 # Lines of output that are shown of a failed step without a document.
 LINES = 20
 CUT_OFF = "124"
@@ -118,7 +120,15 @@ def markdown(steps: list[Step], failures: list[Failure]) -> str:
     )
     heads = ("step", "exit", "seconds", "what it said")
     text = table(heads, rows) if steps else "Nothing was run.\n"
-    return text + "".join(f"\n**{each.title}**\n\n~~~\n{each.text}\n~~~\n" for each in failures)
+    for shown, each in enumerate(failures):
+        longer = f"{text}\n**{each.title}**\n\n~~~\n{each.text}\n~~~\n"
+        if len(longer.encode()) > LONGEST_PAGE:
+            left_out = len(failures) - shown
+            return (
+                f"{text}\n{left_out} more failures have no room here; their documents have all.\n"
+            )
+        text = longer
+    return text
 
 
 def describe(step: Step) -> str:

@@ -66,6 +66,21 @@ def test_a_campaign_has_one_line_and_its_failure_is_shown_and_annotated(
     assert "::error title=check%3A DIVERGED::DIVERGED%0A100%25\n" in output
 
 
+def test_a_page_is_never_too_long_for_github_and_says_how_many_failures_it_leaves_out(
+    tmp_path: Path, summarize: Summarize
+) -> None:
+    many = campaign(DIVERGED=20)
+    (failure,) = many["candidates"]["mine"]["failures"]
+    long = failure | {"explanation": "\u2264" * 50_000}
+    many["candidates"]["mine"]["failures"] = [long] * 20
+    (tmp_path / "check.json").write_text(json.dumps(many))
+    output = summarize(tmp_path, "true")
+    page = (tmp_path / "summary.md").read_bytes()
+    assert 700_000 < len(page) < 1 << 20
+    assert b"\n15 more failures have no room here; their documents have all.\n" in page
+    assert output.count("::error ") == 10
+
+
 SCORE = Score().record()["score"] | {"mutants": 14, "killed": 13, "named_right": 12}
 VERIFIED = GoldenResults(goldens=2, verdicts=Counter(WITHIN=9), seconds=3.0).record()
 
