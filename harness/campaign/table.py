@@ -1,6 +1,6 @@
 """Show the tables and notes at the end of `check` and `merge`. Needs no torch."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -76,13 +76,14 @@ def _candidate_notes(candidate: str, tally: Tally, request: Request) -> Iterator
 
 
 def _show_bounds(summary: Summary, console: Console) -> None:
-    """Show the bounds once, or for each candidate if they were judged on different cases."""
-    texts = {name: tally.bounds.text() for name, tally in summary.tallies.items()}
-    if len({*texts.values()}) == 1:
-        texts = {"": next(iter(texts.values()))}
-    for name, text in texts.items():
+    """Show the bounds, and for whom, unless they are the same for all candidates."""
+    names_by_text = defaultdict[str, list[str]](list)
+    for name, tally in summary.tallies.items():
+        names_by_text[tally.bounds.text()].append(name)
+    for text, names in names_by_text.items():
         if text:
-            console.print(Text(f"\n{name and name + ', '}{text}"))
+            who = "" if len(names_by_text) == 1 else f"{', '.join(names)}, "
+            console.print(Text(f"\n{who}{text}"))
 
 
 def _describe_compared(tally: Tally) -> str:

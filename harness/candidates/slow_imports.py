@@ -11,6 +11,7 @@ from pathlib import Path
 SLOW = {
     "transformers": "transformers.modeling_utils",
     "harness.recipes.families": "transformers.modeling_utils",
+    "harness.recipes.ulysses": "transformers.modeling_utils",
 }
 IMPORT = re.compile(
     rf"^[ \t]*(?:from|import)[ \t]+({'|'.join(map(re.escape, SLOW))})\b", re.MULTILINE

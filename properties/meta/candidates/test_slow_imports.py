@@ -44,6 +44,7 @@ MINE = Asks()
         ("if True:\n    from transformers import AutoModel\nimport transformers", [MODULE]),
         ("from transformers.models.llama import modeling_llama", [MODULE]),
         ("from harness.recipes.families import family", [MODULE]),
+        ("from harness.recipes.ulysses import ulysses", [MODULE]),
         ("# import transformers", []),
         ("import transformers_of_mine", []),
         ("from mine import transformers", []),
