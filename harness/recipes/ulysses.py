@@ -54,15 +54,12 @@ def of_all_replicas(batch: Batch, group: Any) -> Batch:
     """Return the rows of all replicas as one batch, as wide as the widest of them."""
     width = torch.tensor(batch["input_ids"].shape[1], device=batch["input_ids"].device)
     dist.all_reduce(width, dist.ReduceOp.MAX, group)
-    fillings = {"labels": IGNORED}
-    return {
-        name: gathered(
-            padded(table, 1, int(width), fillings.get(name, 0)) if table.ndim > 1 else table,
-            0,
-            group,
-        )
-        for name, table in batch.items()
-    }
+    joined: Batch = {}
+    for name, table in batch.items():
+        filling = IGNORED if name == "labels" else 0
+        wide = padded(table, 1, int(width), filling) if table.ndim > 1 else table
+        joined[name] = gathered(wide, 0, group)
+    return joined
 
 
 class Shared:
@@ -84,12 +81,12 @@ class Shared:
                 position_ids=cut(positions_RS, self._sp),
                 **(options | seen),
             )
-        found = {"logits": self._joined(out.logits)[:rows, :columns]}
+        shown = SimpleNamespace(logits=self._joined(out.logits)[:rows, :columns])
         if options.get("output_router_logits"):
-            layers = (each.view(*out.logits.shape[:2], -1) for each in out.router_logits)
-            joined = (self._joined(each)[:rows, :columns] for each in layers)
-            return SimpleNamespace(**found, router_logits=[each.flatten(0, 1) for each in joined])
-        return SimpleNamespace(**found)
+            layers = (layer.view(*out.logits.shape[:2], -1) for layer in out.router_logits)
+            joined = (self._joined(layer)[:rows, :columns] for layer in layers)
+            shown.router_logits = tuple(layer.flatten(0, 1) for layer in joined)
+        return shown
 
     def _own(self, x_BS: Tensor) -> Tensor:
         """Return the rows of this rank, padded so that ranks share them evenly."""
