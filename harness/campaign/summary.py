@@ -18,7 +18,7 @@ from harness.campaign.tally import BUCKETS, Tally, worst
 from harness.engine.lot import Lot, Part
 from harness.untrusted import fitted
 
-FORMAT = 12
+FORMAT = 13
 INTERRUPTED: Final = "interrupted"
 LIMIT: Final = "limit"
 Ended = Literal["", "interrupted", "limit"]
