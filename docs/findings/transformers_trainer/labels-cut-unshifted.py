@@ -2,7 +2,7 @@
 shift_labels.
 
 The function is the model's own loss. On two ranks it pairs tokens with labels from elsewhere.
-transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python labels-cut-unshifted.py
 """

@@ -3,7 +3,7 @@ attention_mask passes the causal check.
 
 The Trainer takes any attention mask with two dims for causal, and accelerate's hooks then drop it.
 
-transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python left-padding-attended.py
 """

@@ -2,7 +2,7 @@
 
 One rank has one of the three targets, the other two of them. Each counts for half of the loss.
 
-transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python mean-of-rank-means.py
 """

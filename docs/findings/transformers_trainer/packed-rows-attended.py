@@ -4,7 +4,7 @@ that begin again.
 Positions begin again where the second row does, as DataCollatorWithFlattening has them. One rank
 makes a mask of that; accelerate's hooks drop it.
 
-transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python packed-rows-attended.py
 """

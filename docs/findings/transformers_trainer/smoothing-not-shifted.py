@@ -4,7 +4,7 @@ to FSDPLlamaForCausalLM.
 FSDP2 renames the class to FSDPLlamaForCausalLM, which the Trainer finds in no list of causal
 models, so its label smoother does not shift. Both ranks have the same batch.
 
-transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
 
     python smoothing-not-shifted.py
 """
