@@ -40,13 +40,13 @@ def everything(small: Small) -> Iterator[Case]:
         for rows, sp, dp in product(every_batch(tokens), small.sps, small.dps):
             if sp * dp > small.max_ranks or len(rows) % dp:
                 continue
-            numbered = iter(ids)
+            numbered = iter([*ids[1:], 0])
             fields = {
                 "rows": rows,
                 "ids": tuple(tuple(next(numbered) for _ in row.mask) for row in rows),
                 "sp": sp,
                 "dp": dp,
-                "heads": 2 * sp,
+                "heads": 4 * sp,
                 "head_dim": 4,
                 "vocab": small.tokens + 1,
             }
@@ -89,11 +89,24 @@ def test_small_batches_come_first_and_any_part_of_them_can_be_had_alone() -> Non
     assert parts == drawn
 
 
-def test_ids_differ_and_the_first_is_that_of_padding() -> None:
+def test_ids_differ_and_the_last_is_that_of_padding() -> None:
     for case in ALL.cases(0, len(ALL)):
         assert case.ids is not None
-        assert [number for row in case.ids for number in row] == list(range(case.tokens))
-        assert case.ids[0][0] == case.pad_id
+        flat = [number for row in case.ids for number in row]
+        assert sorted(flat) == list(range(case.tokens))
+        assert flat[-1] == case.pad_id
+
+
+def test_kv_heads_are_below_at_and_above_sp_and_several_heads_share_each() -> None:
+    kinds = replace(ALL, tokens=1, sps=(1, 2, 3, 4), max_ranks=4)
+    found = {(case.sp, case.kv_heads) for case in kinds.cases(0, len(kinds))}
+    assert found == {
+        *((1, 1), (1, 2)),
+        *((2, 1), (2, 2), (2, 4)),
+        *((3, 1), (3, 3), (3, 6)),
+        *((4, 1), (4, 2), (4, 4), (4, 8)),
+    }
+    assert all(case.heads == 4 * case.sp for case in kinds.cases(0, len(kinds)))
 
 
 @pytest.mark.slow
