@@ -105,10 +105,12 @@ def _fact_list(library: Library, bug: Bug) -> str:
 
 def _script_section(library: Library, bug: Bug) -> list[str]:
     script = f"{bug.key}.py"
+    torch = f"torch {libraries()[TORCH].pinned}"
+    # The torch of another Python is the one that pip finds for it.
+    built = f"Python {library.python}, {torch}" if library.python else f"{torch} for a CPU"
     needs = (
         f"[{script}]({script}) beside this page needs no GPU and nothing of the harness. We ran "
-        f"`python {script}` with torch {libraries()[TORCH].pinned} for a CPU and "
-        f"{' '.join(library.requirements)}."
+        f"`python {script}` with {built} and {' '.join(library.requirements)}."
     )
     return ["## Script", needs]
 

@@ -234,6 +234,8 @@ def _library_source(environment: Environment, key: str) -> Source:
     imports from another module, because only ranks of the release can import that one.
     """
     library, pins = environment.library, environment.requirements
+    if environment.base:
+        pins = (f"Python {environment.base.python}", *pins)
     candidate = (library.folder / "candidate.py").read_text()
     call = _step_expression(ast.parse(candidate), key)
     constants = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}

@@ -11,6 +11,7 @@ import select
 import shutil
 import socket
 import subprocess
+import sysconfig
 import tempfile
 import threading
 import time
@@ -32,6 +33,8 @@ from harness.wire.pipe import Pipe
 PATIENCE, MOST_IDLE = 2.0, 4
 # The file in its folder that a supervisor prints to.
 OUTPUT = "supervisor"
+# Where pip puts packages of this Python.
+INSTALLED = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
 # pytest changes this variable for every test, which makes no difference to a supervisor.
 PASSING = "PYTEST_CURRENT_TEST"
 
@@ -86,8 +89,11 @@ class Supervisor:
 
     def _environment(self) -> dict[str, str]:
         source = str(Path(harness.__file__).parent.parent)
+        # An installed harness is found without this, and packages that lie beside it must not come
+        # before those of another environment.
+        sources = [] if source in INSTALLED else [source]
         # An empty path would mean the current folder.
-        paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        paths = [*sources, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         return {
             **os.environ,
             **ENVIRONMENT,

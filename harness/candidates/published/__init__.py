@@ -3,6 +3,7 @@
     library             find the folders; one step of a library as a candidate
     bugs                read the listed bugs of a folder
     environment         make and find the environment in which a library's ranks run
+    interpreters        another Python for it, and the packages that such environments share
     flash_stand_in      flash-attn in plain torch, for ranks without a GPU
     wiring              rows, limits, losses and stand-ins that the folders share
 

@@ -1,8 +1,9 @@
 """The virtual environment that a published candidate's ranks run in.
 
 It holds only the packages that the candidate pins. torch, and everything else that is missing,
-comes from the environment of the harness itself. Other pins, another Python or another torch make
-another environment: an environment is never changed, and an unfinished one is never used.
+comes from the environment of the harness itself, or from the base of another Python if the library
+needs one. Other pins, another Python or another torch make another environment: an environment is
+never changed, and an unfinished one is never used.
 """
 
 import hashlib
@@ -10,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -19,6 +19,15 @@ from dataclasses import dataclass
 from importlib.metadata import distributions, version
 from pathlib import Path
 
+import harness
+from harness.candidates.published.interpreters import (
+    OWN,
+    Base,
+    CannotInstall,
+    install,
+    make_folder,
+    packages,
+)
 from harness.candidates.published.library import Library
 from harness.storage import write_file
 from harness.untrusted import BadInput
@@ -32,10 +41,6 @@ TORCH = "torch"
 
 class NotInstalled(BadInput):
     """The candidate has no environment; the message names the command that makes one."""
-
-
-class CannotInstall(BadInput):
-    """pip failed; the message has the last lines of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,19 @@ class Environment:
         return (f"{self.library.distribution}=={self.version}", *others)
 
     @property
+    def base(self) -> Base | None:
+        """What it borrows from instead of the harness, if it has another Python.
+
+        A release older than the pinned one has the Python of the harness.
+        """
+        python = self.library.python
+        is_older = self.version != NEWEST and _order(self.version) < _order(self.library.pinned)
+        return None if is_older or python in ("", OWN) else Base(python, root())
+
+    @property
     def folder(self) -> Path:
-        content = "\n".join([*self.requirements, sys.version, version(TORCH)])
+        lent = (self.base.python, *self.base.pins) if self.base else (sys.version, version(TORCH))
+        content = "\n".join([*self.requirements, *lent])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return root() / f"{self.library.name}-{self.version}-{digest}"
 
@@ -86,47 +102,52 @@ class Environment:
                 f"not installed; run python -m harness candidates install "
                 f"{self.library.name}{suffix}"
             )
-        return str(self.folder / "bin" / "python")
+        return str(self._interpreter)
 
     def install(self) -> dict[str, str]:
         """Make the environment unless it exists -> version by distribution."""
         # The newest release may have changed since.
         if self.installed and self.version != NEWEST:
             return self.installed
-        shutil.rmtree(self.folder, ignore_errors=True)
-        venv.create(self.folder, symlinks=True, with_pip=False)
-        packages = next(self.folder.glob("lib/python*/site-packages"))
-        # The harness's packages come behind the candidate's; addsitedir follows links to sources.
-        ours = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
-        lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(ours)]
-        (packages / "harness.pth").write_text("".join(lines))
-        self._pip()
-        found = {package.name: package.version for package in distributions(path=[str(packages)])}
+        wanted = [pin for pin in self.requirements if not self._is_our_torch(pin)]
+        lines = self._make()
+        own = packages(self.folder)
+        (own / "harness.pth").write_text("".join(f"{line}\n" for line in lines))
+        if wanted:
+            # Install exactly the pins, even if the harness has another version of them; build
+            # sources with the harness's torch, not with one that pip would fetch.
+            options = ("--no-deps", "--ignore-installed", "--no-build-isolation")
+            install(self._interpreter, options, wanted, f"candidate={self.library.name}")
+        found = {package.name: package.version for package in distributions(path=[str(own)])}
         if self.library.distribution == TORCH:
             found[TORCH] = version(TORCH)
         text = json.dumps(dict(sorted(found.items())), indent=1)
         write_file(self.folder / DONE, text.encode())
         return found
 
-    def _pip(self) -> None:
-        wanted = [pin for pin in self.requirements if not self._is_our_torch(pin)]
-        if not wanted:
-            return
-        command = [
-            *(sys.executable, "-P", "-m", "pip", "--python", str(self.folder / "bin" / "python")),
-            *("install", "--quiet", "--disable-pip-version-check"),
-            # Install exactly the pins, even if the harness has another version of them; build
-            # sources with the harness's torch, not with one that pip would fetch.
-            *("--no-deps", "--ignore-installed", "--no-build-isolation"),
-            *wanted,
-        ]
-        run = subprocess.run(command, check=False, capture_output=True, text=True)
-        if run.returncode:
-            last_lines = (run.stderr or run.stdout).strip().splitlines()[-6:]
-            raise CannotInstall(
-                f"candidate={self.library.name}: pip could not install "
-                f"{' '.join(wanted)}: {' / '.join(last_lines)}"
-            )
+    def _make(self) -> list[str]:
+        """Make an empty environment -> the lines by which it finds what is behind its packages.
+
+        addsitedir follows links to sources.
+        """
+        if self.base is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            venv.create(self.folder, symlinks=True, with_pip=False)
+            ours = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
+            return [f"import site; site.addsitedir({path!r})" for path in sorted(ours)]
+        library = self.library
+        subject = f"candidate={library.name}: {library.distribution} {self.version}"
+        interpreter = self.base.make(subject)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        make_folder(interpreter, self.folder)
+        # The harness alone: beside it may lie packages of its own Python.
+        (alone := self.folder / "harness").mkdir()
+        (alone / harness.__name__).symlink_to(Path(harness.__file__).parent)
+        return [f"import site; site.addsitedir({str(packages(self.base.folder))!r})", str(alone)]
+
+    @property
+    def _interpreter(self) -> Path:
+        return self.folder / "bin" / "python"
 
     def _is_our_torch(self, requirement: str) -> bool:
         """Whether this is the harness's own torch; raise if it is another torch."""
@@ -144,6 +165,11 @@ class Environment:
 def _plain(distribution: str) -> str:
     """Return one of the spellings that a package index accepts."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """Return what orders releases; a release candidate counts as its release."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def root() -> Path:

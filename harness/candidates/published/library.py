@@ -7,7 +7,8 @@
     known.toml        the bugs that are known upstream
     mends.py          MENDS: by key of known.toml, a context manager without that bug; it imports
                       the library inside, because only ranks have it
-    requirements.txt  the pinned packages of its ranks; the first line is the library itself
+    requirements.txt  the pinned packages of its ranks; the first line is the library itself. A
+                      line python==3.12 is the Python that this release needs
     README.md         how it is wired
 
 `verl.attention` is the entry `attention` of the folder `verl`, and `verl.attention@0.5.0` that of
@@ -37,6 +38,9 @@ Step = Callable[[Case, Rank, Emit], None]
 # While the context lasts, a rank's released code is without one bug.
 Mend = Callable[[], AbstractContextManager[Any]]
 
+# How a line begins that is no package.
+PYTHON = "python=="
+_PYTHON = re.compile(rf"{PYTHON}3\.\d+")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.+!]+)")
 
 
@@ -56,6 +60,16 @@ class Library:
     @property
     def requirements(self) -> tuple[str, ...]:
         """The exact pins of its ranks' packages; the library comes first."""
+        return tuple(pin for pin in self._pins if not pin.startswith(PYTHON))
+
+    @property
+    def python(self) -> str:
+        """The Python that the pinned release needs, as in 3.12; empty for the harness's own."""
+        found = [pin.removeprefix(PYTHON) for pin in self._pins if pin.startswith(PYTHON)]
+        return found[0] if found else ""
+
+    @property
+    def _pins(self) -> tuple[str, ...]:
         path = self.folder / "requirements.txt"
         if not path.is_file():
             raise BadFolder(f"candidate={self.name}: {self.folder} has no requirements.txt")
@@ -64,6 +78,8 @@ class Library:
         for pin in pins or ("",):
             if not _PIN.fullmatch(pin):
                 raise BadFolder(f"{path}: {pin!r} is not an exact pin, NAME==VERSION")
+            if pin.startswith(PYTHON) and not _PYTHON.fullmatch(pin):
+                raise BadFolder(f"{path}: {pin!r} is not a Python as in {PYTHON}3.12")
         return pins
 
     @property
