@@ -88,12 +88,6 @@ class Supervisor:
             undo.pop_all()
 
     def _environment(self) -> dict[str, str]:
-        source = str(Path(harness.__file__).parent.parent)
-        # An installed harness is found without this, and packages that lie beside it must not come
-        # before those of another environment.
-        sources = [] if source in INSTALLED else [source]
-        # An empty path would mean the current folder.
-        paths = [*sources, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         return {
             **os.environ,
             **ENVIRONMENT,
@@ -101,7 +95,7 @@ class Supervisor:
             CONTROLLER: str(os.getpid()),
             IMPORTS: " ".join(self.origin.imports),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": import_path(),
             # Import nothing from the current folder, which may hold a stranger's files.
             **SAFE_PATH,
         }
@@ -185,6 +179,16 @@ class Supervisor:
         os.close(self._output)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._held)
+
+
+def import_path() -> str:
+    """Return PYTHONPATH for an interpreter, which may be that of another environment."""
+    source = str(Path(harness.__file__).parent.parent)
+    # An installed harness is found without this, and what lies beside it must not come first.
+    sources = [] if source in INSTALLED else [source]
+    # An empty path would mean the current folder.
+    paths = [*sources, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.pathsep.join(paths)
 
 
 _LOCK = threading.Lock()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import harness
 from harness.candidates import locate
 from harness.case import parse
 from harness.rank_program.controller_link import LAUNCH
@@ -52,6 +53,16 @@ def start_pool() -> Iterator[StartPool]:
     yield start
     for pool in pools:
         pool.close()
+
+
+@pytest.mark.parametrize("folder", [*supervisor.INSTALLED, "/somewhere"])
+def test_packages_beside_an_installed_harness_do_not_come_before_those_of_an_environment(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "__file__", f"{folder}/harness/__init__.py")
+    monkeypatch.setenv("PYTHONPATH", ":/named:")
+    own = [] if folder in supervisor.INSTALLED else [folder]
+    assert supervisor.import_path().split(":") == [*own, "/named"]
 
 
 @pytest.mark.slow
