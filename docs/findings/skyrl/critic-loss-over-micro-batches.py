@@ -1,6 +1,6 @@
 """With max_tokens_per_microbatch the logged critic_loss is divided by the number of micro-batches.
 
-skyrl 0.3.0. The released forward_backward of CriticWorkerBase on one rank. Values are 2, returns
+skyrl 0.4.0. The released forward_backward of CriticWorkerBase on one rank. Values are 2, returns
 are 0, so the loss is 0.5 * 2 ** 2. Four rows are trained at once, then in a micro-batch each.
 Run: python critic-loss-over-micro-batches.py
 """

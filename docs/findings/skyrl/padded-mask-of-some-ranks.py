@@ -1,8 +1,8 @@
 """Sequence parallelism without remove_microbatch_padding hangs when only some ranks have padding.
 
-skyrl 0.3.0, transformers 5.8.0. HFModelWrapper computes the log probabilities of a row on one rank
-and on two. Four tokens need no padding, and are right. With three the second rank has a column of
-padding and waits in the all_gather of masks; the first has none and goes on.
+skyrl 0.4.0, transformers 5.16.1. HFModelWrapper computes the log probabilities of a row on one
+rank and on two. Four tokens need no padding, and are right. With three the second rank has a
+column of padding and waits in the all_gather of masks; the first has none and goes on.
 """
 
 import importlib.util

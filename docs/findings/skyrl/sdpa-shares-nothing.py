@@ -1,7 +1,7 @@
 """With flash_attn=false, remove_microbatch_padding=false and sequence_parallel_size > 1 every rank
 attends to its own shard only.
 
-skyrl 0.3.0, transformers 5.8.0. HFModelWrapper computes the log probabilities of one row, on one
+skyrl 0.4.0, transformers 5.16.1. HFModelWrapper computes the log probabilities of one row, on one
 rank and on two that share it; with sdpa they differ from the first token of the second rank on,
 for only flash attention is patched. Run: python sdpa-shares-nothing.py
 """

@@ -57,7 +57,7 @@ def reinforced(case: Case, rank: Rank, reduction: str) -> Any:
         masks.append(mask)
     ids_BS, attended_BS, of_response_BA, _, loss_mask_BA, *_ = (
         library.preprocess.convert_prompts_responses_to_batch_tensors(
-            tokenizer(case), prompts, responses, masks, masks
+            case.pad_id, prompts, responses, masks, masks
         )
     )
     batch = library.batches.TrainingInputBatch(

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -15,7 +16,7 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 from harness.candidates.published.wiring.stand_ins import Replacing
 
-# skyrl's modules look for flash-attn when they are imported. transformers 5.8 would do so too, and
+# skyrl's modules look for flash-attn when they are imported. transformers would do so too, and
 # look for more than the stand-in has, so it is imported first.
 import_module("transformers.modeling_utils")
 flash.give_to_transformers()
@@ -59,6 +60,7 @@ _GIVEN: dict[str, Any] = {
     "dist": dist,
     "DataT": Any,
     "nn": torch.nn,
+    "np": np,
     # The device of this process is a CPU, and nothing is cast.
     "torch": Replacing(
         torch,

@@ -38,9 +38,16 @@ def padded(case: Case) -> str | None:
     )
 
 
+def answered(case: Case) -> str | None:
+    """Refuse rows without a response, on which cispo raises: it logs the largest of no ratios."""
+    return transformers(case) or first(
+        max(map(len, case.rows)) < 2 and "rows of one token: cispo has no ratio to log"
+    )
+
+
 def reduced(case: Case) -> str | None:
     """Refuse what cannot run with the `loss_reduction` of the case's loss."""
-    return transformers(case) or first(
+    return answered(case) or first(
         case.loss == "micro-mean" and not has_equal_micro_batches(case) and UNLIKE_SIZES
     )
 
@@ -52,6 +59,11 @@ def row_mean(case: Case, *, alike: bool) -> str | None:
         or other_average(case, averages.single_rows, "it averages means of rows")
         or first(alike and not has_equal_micro_batches(case) and UNLIKE_SIZES)
     )
+
+
+def penalised(case: Case) -> str | None:
+    """Refuse what cannot run as a policy whose only loss is the mean of rows' means."""
+    return answered(case) or row_mean(case, alike=False)
 
 
 def prompt_mean(case: Case) -> str | None:
@@ -72,7 +84,7 @@ LIMITS: dict[str, Limit] = {
     "rl": reduced,
     "rl-prompt-mean": prompt_mean,
     "rl-tokens": reduced,
-    "rl-kl": partial(row_mean, alike=False),
+    "rl-kl": penalised,
     "critic": partial(row_mean, alike=True),
     "critic-tokens": partial(row_mean, alike=False),
 }

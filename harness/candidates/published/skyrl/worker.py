@@ -40,6 +40,7 @@ class Worker:
         self, case: Case, rank: Rank, model: Policy | Critic, loss: str, *, by_tokens: bool
     ) -> None:
         self.case, self.rank, self.model = case, rank, model
+        self.emit: Emit = silent
         kind = library.CriticWorker if isinstance(model, Critic) else library.PolicyWorker
         self.released = kind(cfg=config(case, loss, by_tokens=by_tokens))
         self.released.model = model.module
@@ -57,7 +58,7 @@ class Worker:
 
     def forward_backward(self, batch: Any, emit: Emit) -> dict[str, float]:
         """Run forward and backward of a batch -> the logged metrics."""
-        self.model.emit = emit
+        self.emit = emit
         with self.of_case(self.released.forward_backward):
             metrics: dict[str, float] = self.released.forward_backward(batch).metrics
         return metrics
@@ -65,6 +66,8 @@ class Worker:
     def experience(self, micro_batch: Any) -> Any:
         """Return the released iterator's experience, and give its token numbers to the model."""
         ids_BS = micro_batch["sequences"]
+        # Tokens of a micro-batch of padding are nobody's: they would count as work not shared.
+        self.model.emit = self.emit if TOKENS in micro_batch else silent
         self.model.tokens_BS = micro_batch.get(TOKENS, torch.full_like(ids_BS, PADDING))
         return library.worker_utils.BaseBatchIterator.batch_to_experience(micro_batch)
 
@@ -110,7 +113,8 @@ def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
         use_kl_loss=loss == "kl",
         kl_estimator_type="abs",
         kl_loss_coef=1.0,
-        cispo=SimpleNamespace(cispo_eps_clip_low=0, cispo_eps_clip_high=5),
+        cispo=SimpleNamespace(cispo_eps_clip_low=0, cispo_eps_clip_high=5, cispo_anchor="old"),
+        enable_sample_support_replay=False,
         off_policy_correction=None,
         value_clip=torch.inf,
     )
