@@ -139,7 +139,7 @@ class Environment:
         subject = f"candidate={library.name}: {library.distribution} {self.version}"
         interpreter = self.base.make(subject)
         shutil.rmtree(self.folder, ignore_errors=True)
-        make_folder(interpreter, self.folder)
+        make_folder(interpreter, self.folder, subject)
         # The harness alone: beside it may lie packages of its own Python.
         (alone := self.folder / "harness").mkdir()
         (alone / harness.__name__).symlink_to(Path(harness.__file__).parent)

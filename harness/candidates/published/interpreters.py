@@ -33,7 +33,7 @@ class NoInterpreter(BadInput):
 
 
 class CannotInstall(BadInput):
-    """pip failed; the message has the last lines of its output."""
+    """pip or venv failed; the message has the last of what it printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Base:
         # Look first: a base that lacks its Python must not take the place of an older one.
         interpreter = find(self.python, subject)
         shutil.rmtree(self.folder, ignore_errors=True)
-        make_folder(interpreter, self.folder)
+        make_folder(interpreter, self.folder, subject)
         # pip chooses what is not pinned; let it be what the harness has.
         versions = self.folder / "constraints.txt"
         found = {name: _pin(name) for name in (each.name for each in distributions())}
@@ -73,10 +73,14 @@ class Base:
         return str(made)
 
 
-def make_folder(interpreter: str, folder: Path) -> None:
+def make_folder(interpreter: str, folder: Path, subject: str) -> None:
     """Make an empty environment of this interpreter."""
     command = [interpreter, "-m", "venv", "--without-pip", "--symlinks", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    if run.returncode:
+        # Debian has the module in a package of its own, and the last line says that it is missing.
+        *_, reason = (run.stderr or run.stdout).strip().splitlines() or [""]
+        raise CannotInstall(f"{subject}: {interpreter} makes no environment in {folder}: {reason}")
 
 
 def packages(folder: Path) -> Path:

@@ -119,6 +119,24 @@ def test_an_interpreter_is_found_by_its_name_or_named_by_the_variable(
     )
 
 
+def test_an_interpreter_that_makes_no_environment_is_reported_with_its_last_line(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lame = machine / "lame"
+    lame.write_text(
+        f'#!/bin/sh\nif [ "$1" = -c ]; then echo {OTHER}; exit; fi\n'
+        "echo install the package python3-venv >&2; exit 1\n"
+    )
+    lame.chmod(0o755)
+    monkeypatch.setenv(VARIABLE, str(lame))
+    assert main(["candidates", "install", "toy"]) == 2
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert printed.startswith(
+        f"harness: candidate=toy: toylib 1.1: {lame} makes no environment in "
+    )
+    assert printed.endswith(": install the package python3-venv")
+
+
 @pytest.mark.slow
 def test_environments_of_another_python_share_one_base_that_is_made_once(
     machine: Path, monkeypatch: pytest.MonkeyPatch
