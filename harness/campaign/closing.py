@@ -37,7 +37,7 @@ def _passed(summary: Summary) -> str:
     part = f"{summary.size:,} of the " if summary.size < summary.request.count else ""
     count, tokens = summary.request.count, summary.request.up_to
     refusing = [
-        f"{name} supports {tally.judged:,}, which pass"
+        f"{name} was judged on {tally.judged:,}, which passed"
         for name, tally in summary.tallies.items()
         if tally.judged < summary.size
     ]

@@ -414,7 +414,7 @@ def test_the_last_line_says_how_many_small_cases_there_are_and_who_refuses_some(
     every = replace(first, request=dataclasses.replace(first.request, up_to=3))
     assert closing(every, 0) == "exit status 0: all 4 cases of up to 3 tokens passed"
     refusing = replace(every, tallies={"a": Tally(Counter(EQUAL=3, UNSUPPORTED=1))})
-    line = "exit status 0: of all 4 cases of up to 3 tokens a supports 3, which pass"
+    line = "exit status 0: of all 4 cases of up to 3 tokens a was judged on 3, which passed"
     assert closing(refusing, 0) == line
     part = replace(every, request=dataclasses.replace(every.request, count=8))
     assert closing(part, 0) == "exit status 0: all 4 of the 8 cases of up to 3 tokens passed"
