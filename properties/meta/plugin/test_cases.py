@@ -28,7 +28,7 @@ def values(drawn: list[Case], name: str) -> set[Any]:
 
 def test_harness_cases_takes_every_option_of_check_and_the_page_lists_all_its_options() -> None:
     of_check = {field.name for field in fields(Request)} - {
-        *("candidates", "count", "seed", "named", "rare_sps", "rare_dps", "keep_going"),
+        *("candidates", "count", "seed", "named", "rare_sps", "rare_dps", "keep_going", "up_to"),
     }
     parameters = {*signature(cases).parameters, *signature(strategy_for).parameters}
     parameters -= {"limits", "ranks", "options", "draw"}
