@@ -2,8 +2,8 @@
 """Judge steps with two bugs of the bank at once; run it as `.venv/bin/python ci/pairs.py SEED N`.
 
 It draws N pairs of mutants that change different parts of the step. A pair is found if a case
-fails. If none does, the two may cancel each other: then some case on which the pair passes must
-fail for one of them alone, and the script says on which.
+fails. If none does, the two may cancel each other: then each of them fails alone on one of the
+same cases, and the script says on which. Otherwise the pair is NOT FOUND.
 """
 
 import sys

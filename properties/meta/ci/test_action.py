@@ -90,6 +90,27 @@ def test_a_wrong_step_fails_the_job_is_annotated_and_its_failure_is_kept(tmp_pat
     assert len(list((job.results / "failures").iterdir())) == 1
 
 
+# Stands in for a Python without the harness; it notes that something was installed.
+LACKS_IT = """#!/bin/sh
+if [ "$1" = -c ]; then exec env -u PYTHONPATH {python} -S "$@"; fi
+if [ "$2" = pip ]; then touch installed; exit; fi
+exec {python} "$@"
+"""
+
+
+@pytest.mark.slow
+def test_a_checkout_of_the_action_in_the_workspace_is_not_taken_for_the_package(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "harness").mkdir()
+    lacks_it = tmp_path / "python"
+    lacks_it.write_text(LACKS_IT.format(python=sys.executable))
+    lacks_it.chmod(0o755)
+    job = run_action(tmp_path, candidates="native-local", options=SIZES, python=str(lacks_it))
+    assert job.statuses == [0, 0, 0], job.output
+    assert (tmp_path / "installed").exists()
+
+
 @pytest.mark.slow
 def test_an_input_is_words_and_never_a_command_or_a_pattern(tmp_path: Path) -> None:
     shutil.copy(ROOT / "LICENSE", tmp_path / "--json")
