@@ -68,6 +68,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     precedents: tuple[str, ...]
     # What the library's newest release has in its place: read, not run.
     newest: str
+    # What its script does with --control, where the same step is right.
+    control: str = ""
 
     @property
     def case(self) -> Case:
