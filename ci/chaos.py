@@ -226,7 +226,7 @@ def cause(
             return (took, error) if error else (None, "")
     most = (FAILED_START if incident.moment == STARTING else DEADLINE) + MARGIN
     if took > most:
-        error = error or f"told after {took:.1f} s"
+        error = error or f"reported after {took:.1f} s"
     return took, error or check_aftermath(address, pool)
 
 
@@ -294,9 +294,9 @@ def send_signal(
 def check_report(incident: Incident, outcome: object) -> str:
     """Return what is wrong with the outcome of a case in which an incident happened."""
     if not isinstance(outcome, Fault):
-        return f"nobody noticed: {type(outcome).__name__}"
+        return f"not noticed: {type(outcome).__name__}"
     if outcome.kind not in incident.kinds:
-        return f"told as {outcome.kind}: {outcome.summary}"
+        return f"reported as {outcome.kind}: {outcome.summary}"
     blames_none = outcome.rank is None and outcome.kind in MAY_BLAME_NO_RANK
     if incident.rank is not None and outcome.rank != incident.rank and not blames_none:
         return f"rank {outcome.rank} is blamed: {outcome.summary}"

@@ -2,8 +2,8 @@
 """An NCCL that travels: ci/nccl.py WHEEL SM [OUT] takes the library out of its wheel, for one GPU.
 
 An NCCL of 2.30 or newer lets several ranks share a GPU. It has kernels for every GPU, 200 MB of
-them. Those of other GPUs than SM, such as 90 for an H100 or H200, are emptied, and what is left is
-packed into OUT, or libnccl.so.2.xz: some 40 MB. `NCCL=libnccl.so.2.xz ci/gpu` unpacks it and has
+them. It empties the kernels of other GPUs than SM, such as 90 for an H100 or H200, and packs the
+rest into OUT, or libnccl.so.2.xz: some 40 MB. `NCCL=libnccl.so.2.xz ci/gpu` unpacks it and has
 every process load it in the place of torch's own. Neither a network nor a GPU is needed.
 """
 

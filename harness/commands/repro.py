@@ -62,8 +62,8 @@ Lines = Annotated[
     tuple[str, ...],
     Parameter(
         name="CASE-LINE|BUNDLE",
-        help="the folder of a bundle, or its id in .harness/failures; or a case line. Of several "
-        "case lines the last is judged; the same ranks run the others before it",
+        help="the folder of a bundle, or its id in .harness/failures; or a case line. If there "
+        "are several case lines, the last is judged; the same ranks run the others before it",
     ),
 ]
 

@@ -78,7 +78,7 @@ class RankPool:
         self._known: dict[tuple[str, bool], tuple[str, list[str]]] = {}
         # The first also serves candidates without a folder.
         self._folder_pools = [self._new_folder_pool(size)]
-        # Those of the run that was collected last.
+        # The folder pool of the run that was collected last.
         self._served = self._folder_pools[0]
         # Submitted runs in order, each with the ranks that serve it.
         self._order: deque[tuple[FolderPool, CaseRun]] = deque()

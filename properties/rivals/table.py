@@ -97,7 +97,7 @@ RIVALS: tuple[Rival, ...] = (
         (Check(LOGITS, Tolerance(1e-2, 3e-5), mean), close_to_plain(FIRST_Q, 1e-2, 1e-3)),
         note="128 columns are 64, a head has 4 dims in place of 128, the vocabulary 64 entries. "
         "It differentiates the mean of logits and compares each rank's own gradient before any "
-        "reduction; here it is given the gradient of the loss, reduced. Of its shapes, 28/4 heads "
+        "reduction; here it is given the gradient of the loss, reduced. Its shape of 28/4 heads "
         "over 8 ranks must be rejected, and the one with sparse attention is not expressible.",
     ),
     Rival(
@@ -140,8 +140,8 @@ RIVALS: tuple[Rival, ...] = (
             *("rows=128:1{128}", "rows=112:1{112}", "rows=128:1{128} steps=10"),
         ),
         (close_to_plain(LOSS, 2e-5, 2e-2),),
-        note="The vocabulary of the tiny Llama is 64 in place of 32000. Of ten steps, the first "
-        "and the last are shapes of their own, both on the same row.",
+        note="The vocabulary of the tiny Llama is 64 in place of 32000. The first and the last "
+        "of ten steps are shapes of their own, both on the same row.",
     ),
     Rival(
         "megatron-training",

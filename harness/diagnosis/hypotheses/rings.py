@@ -113,8 +113,8 @@ def _blocks(padded: Pass, ranks: int, zigzag: bool) -> tuple[Tensor, Tensor, Ten
         return met_TT & (ahead_TT >= 0), local_T[:, None] - local_T, holder_T
     is_back_T = piece_T >= ranks
     local_T = local_T + is_back_T * size_T
-    # A query meets the front piece alone of ranks before its own. Of ranks behind, the queries of
-    # its back piece meet all keys, and those of its front piece none.
+    # A query meets only the front piece of a rank before its own. All keys of a rank behind meet
+    # the queries of its back piece, and none those of its front piece.
     met_TT &= (ahead_TT == 0) | torch.where(ahead_TT > 0, ~is_back_T, is_back_T[:, None])
     # The kernel aligns the last query with the last key; with front pieces alone, keys are half as
     # many as queries.

@@ -161,6 +161,6 @@ def test_environments_of_another_python_share_one_base_that_is_made_once(
     library, own, *path = run.stdout.split()
     assert library.startswith(str(pinned.folder)), "its own packages come before those of the base"
     assert str(interpreters.packages(base)) in path
-    # Of the harness's environment it sees the harness alone.
+    # It sees only the harness in the harness's environment.
     assert Path(own).resolve().parent == Path(interpreters.__file__).resolve().parents[2]
     assert not [each for each in path if each in sys.path and "site-packages" in each]

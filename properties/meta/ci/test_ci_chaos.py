@@ -23,9 +23,9 @@ def test_there_are_many_incidents_with_names_of_their_own() -> None:
     [
         (Fault(kind=Kind.DIED, summary="", rank=1), ""),
         (Fault(kind=Kind.DIED, summary="someone died"), "rank None is blamed: someone died"),
-        (Fault(kind=Kind.HUNG, summary="it hung", rank=1), "told as hung: it hung"),
+        (Fault(kind=Kind.HUNG, summary="it hung", rank=1), "reported as hung: it hung"),
         (Fault(kind=Kind.DIED, summary="it died", rank=0), "rank 0 is blamed: it died"),
-        (Assembly(), "nobody noticed: Assembly"),
+        (Assembly(), "not noticed: Assembly"),
     ],
 )
 def test_a_fault_that_is_missed_or_reported_wrongly_is_an_error(
@@ -43,10 +43,10 @@ def test_a_fault_that_is_not_caused_or_is_reported_late_is_an_error(
         assert cause(closing, pool, Random(0))[1] == ""
         # Without a signal nothing happens, so no fault is reported.
         spared = replace(dies, signal_name="")
-        assert cause(spared, pool, Random(0))[1] == "nobody noticed: Assembly"
+        assert cause(spared, pool, Random(0))[1] == "not noticed: Assembly"
         late = replace(closing, signal_name="")
         monkeypatch.setattr("chaos.MARGIN", -DEADLINE)
-        assert "told after" in cause(late, pool, Random(0))[1]
+        assert "reported after" in cause(late, pool, Random(0))[1]
 
 
 def test_the_table_of_the_page_has_every_kind_of_incident() -> None:

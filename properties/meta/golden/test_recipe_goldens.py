@@ -59,7 +59,7 @@ def test_a_right_step_agrees_with_it_and_a_wrong_one_does_not(
 def test_a_recipe_that_has_changed_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The same model with other parameters that are trained.
+    # Other parameters of the same model are trained.
     other = STYLES + "with_lora"
     status, document = verify(folder, capsys, "--candidate", other)
     assert status == 1

@@ -69,7 +69,7 @@ def test_the_limits_of_a_candidate_bound_the_values_of_the_cases() -> None:
     assert values(drawn, "loss") == {"token-mean"}
     assert values(drawn, "steps") == {1}
     assert values(drawn, "layers") == {2}
-    # Of sp 3 there is no mesh of four ranks.
+    # Four ranks make no mesh with sp 3.
     assert values(drawn, "ranks") == {3, 4}
 
 

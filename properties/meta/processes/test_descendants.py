@@ -24,7 +24,7 @@ def test_a_process_that_ends_while_its_file_is_read_has_ended(
     def refuses(_pid: int) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
-    # Of this process alone: threads may be watching others.
+    # Only for this process: threads may be watching others.
     own, read = Path(f"/proc/{os.getpid()}/stat"), Path.read_text
     monkeypatch.setattr(os, "pidfd_open", refuses)
     monkeypatch.setattr(Path, "read_text", lambda path: "" if path == own else read(path))

@@ -66,7 +66,7 @@ class Worker:
     def experience(self, micro_batch: Any) -> Any:
         """Return the released iterator's experience, and give its token numbers to the model."""
         ids_BS = micro_batch["sequences"]
-        # Tokens of a micro-batch of padding are nobody's: they would count as work not shared.
+        # No rank owns the tokens of a micro-batch of padding: they would count as work not shared.
         self.model.emit = self.emit if TOKENS in micro_batch else silent
         self.model.tokens_BS = micro_batch.get(TOKENS, torch.full_like(ids_BS, PADDING))
         return library.worker_utils.BaseBatchIterator.batch_to_experience(micro_batch)
