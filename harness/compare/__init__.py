@@ -20,7 +20,7 @@
 """
 
 from harness.compare.agreement import agree, doubt, identical, total
-from harness.compare.budget import MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
+from harness.compare.budget import CLOSE, MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
 from harness.compare.budget_use import worst_budget_use
 from harness.compare.compare import compare, fault_comparison, unsupported_comparison
 from harness.compare.comparison import Comparison, Inquiry, Look, RanOn
@@ -34,6 +34,7 @@ from harness.compare.vacuity import predicting_tokens
 from harness.verdict import Verdict
 
 __all__ = [
+    "CLOSE",
     "MOST_BUDGETS_OF_DEVICE",
     "NUDGES",
     "ROUNDING_NUDGE",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from harness.case import Case
 from harness.compare import ROUNDING_NUDGE, doubt
-from harness.compare.budget import ROUNDING
 from harness.trace import COLUMN, GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
 USUAL = "plain"
@@ -45,8 +44,7 @@ def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
         # A router may choose other experts if its input is a rounding away, and a loss may be
         # small because large numbers cancel. Weights move both ways, because one way often rounds
         # to the same numbers.
-        rounding = ROUNDING_NUDGE if case.dtype == "fp32" else ROUNDING[case.dtype]
-        nudges = (case.nudge + times * rounding for times in (-2, -1, 1, 2))
+        nudges = (case.nudge + times * ROUNDING_NUDGE[case.dtype] for times in (-2, -1, 1, 2))
         is_exact = case.dtype == "fp64"
         runs += [
             PlainRun(replace(case, nudge=n), is_exact=is_exact) for n in nudges if abs(n) <= 1

@@ -1,7 +1,8 @@
 """Computes plain training in further ways before a candidate is blamed.
 
 The further ways show how far plain training itself strays from the oracle in this case. If they
-contradict each other, the fault is the reference's.
+contradict each other, the fault is the reference's. In fp64 a candidate that comes close to its
+budget has them computed as well: they show whether the case is ill-conditioned.
 """
 
 from contextlib import suppress
@@ -13,6 +14,7 @@ import torch
 
 from harness.case import Case, Kernel
 from harness.compare import (
+    CLOSE,
     MOST_BUDGETS_OF_DEVICE,
     ROUNDING_NUDGE,
     Comparison,
@@ -40,12 +42,13 @@ def judged(
     *,
     source: str,
 ) -> Comparison:
-    """Compare; if that diverges, compare again with the errors of further computations.
+    """Compare; if that diverges or nearly does, compare again with the errors of further ways.
 
     `device` is what the candidate computed on, and `source` is what messages call the oracle.
     """
     comparison = compare(case, candidate, oracle, [baseline], answer)
-    if comparison.verdict is not Verdict.DIVERGED:
+    is_close = case.dtype == "fp64" and comparison.measured.used > CLOSE
+    if comparison.verdict is not Verdict.DIVERGED and not is_close:
         return comparison
     device_traces, missing = traces_on_device(case, device)
     witnesses = {"the row-wise oracle": cached_rowwise(case)}
@@ -56,9 +59,11 @@ def judged(
         if contradiction:
             summary = f"{source} and {name} disagree: {contradiction}"
             return fault_comparison(case, candidate, Fault(kind=Kind.REFERENCE, summary=summary))
-    further = list(witnesses.values())
-    if case.dtype != "fp64":
-        further = [cached_rowwise(case, TORCH_DTYPES[case.dtype]), *differently_rounded(case)]
+    further = [*differently_rounded(case)]
+    if case.dtype == "fp64":
+        further += witnesses.values()
+    else:
+        further += [cached_rowwise(case, TORCH_DTYPES[case.dtype])]
         # A device's error counts as plain training's own, unless it is so large that the device
         # is broken.
         known = [baseline, *further]
@@ -81,15 +86,15 @@ def judged(
 def differently_rounded(case: Case) -> list[Trace]:
     """Return plain training with fused attention, which a library may use whatever the case has.
 
-    In fp32 also return it from weights moved by one and by two ROUNDING_NUDGE: a number that was
-    exact by luck is then not exact. Half precisions never needed that, and there it would let
-    larger errors pass.
+    In fp64, where attention is always written out, and in fp32 return it from weights moved by one
+    and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Half precisions
+    never needed that, and there it would let larger errors pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
-    cases = [fused]
-    if case.dtype == "fp32":
+    cases = [fused] if case.dtype != "fp64" else []
+    if case.dtype in ("fp64", "fp32"):
         # Towards zero, because a nudge has a limit; twice, because one may be exact by luck too.
-        away = copysign(ROUNDING_NUDGE, case.nudge)
+        away = copysign(ROUNDING_NUDGE[case.dtype], case.nudge)
         cases += [replace(fused, nudge=case.nudge - times * away) for times in (1, 2)]
     return [reference(nudged, dtype) for nudged in cases]
 

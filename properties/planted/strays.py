@@ -25,6 +25,18 @@ class Strays(LocalDialect):
         gradient += 5e-12 * gradient.abs().max()
 
 
+class Near(LocalDialect):
+    """A step with one error of six tenths of the budget of fp64."""
+
+    name = "near"
+
+    def reduce(self, model: Decoder, rank: Rank) -> None:
+        super().reduce(model, rank)
+        gradient = dict(model.named_parameters())["layers.0.v"].grad
+        assert gradient is not None
+        gradient *= 1 + 6e-13
+
+
 class Single(LocalDialect):
     """The output of the embedding is rounded to fp32, as if norms were computed in it."""
 
@@ -66,6 +78,6 @@ class Fuses(LocalDialect):
         super().run(replace(case, kernel="sdpa"), rank, emit)
 
 
-STRAYS, FUSES = Strays(), Fuses()
+STRAYS, NEAR, FUSES = Strays(), Near(), Fuses()
 SINGLE, SINGLE_AMONG_PEERS = Single(), SingleAmongPeers()
 SINGLE_OVER_ALL = SingleOverAll()

@@ -19,6 +19,11 @@ from properties.helpers.judging import evaluate, evaluate_all, evaluate_traced
 from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
+# A rounding of its weights moves some gradients by 1e-13 of themselves.
+ILL_CONDITIONED = parse(
+    "case/1 rows=2:11:left,10:1111111111,7:1111111,9:111111111 heads=4/4 layers=2 vocab=5 sp=2 "
+    "dp=2 dim=2 tied=1 loss=row-mean steps=2 dtype=fp64 seed=24464"
+)
 FILE = PLANTED / "strays.py"
 KEY = "grad.layers.0.q"
 
@@ -55,6 +60,32 @@ def test_a_candidate_passes_if_plain_training_strays_as_far_in_another_computati
     assert excused.verdict is Verdict.WITHIN
     assert excused.asked_again
     assert not evaluate(CASE, "native-local", harness_pool).asked_again
+
+
+def test_a_candidate_close_to_its_budget_is_measured_by_the_condition_of_its_case(
+    harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = evaluate(CASE, f"{FILE}:NEAR", harness_pool)
+    assert near.verdict is Verdict.WITHIN
+    assert near.asked_again
+    assert near.measured.used == pytest.approx(0.6, rel=0.1)
+    used = {}
+    for close in (0.0, 1.0):
+        monkeypatch.setattr(second_opinion, "CLOSE", close)
+        comparison = evaluate(ILL_CONDITIONED, "native-local", harness_pool)
+        assert comparison.verdict is Verdict.WITHIN
+        used[comparison.asked_again] = comparison.measured.used
+    assert 0.0 < used[True] < used[False] / 10
+
+
+def test_a_rounding_of_the_weights_moves_gradients_of_an_ill_conditioned_case_far() -> None:
+    def moved(case: Case) -> float:
+        oracle, other = reference(case, torch.float64), second_opinion.differently_rounded(case)[0]
+        kept, now = oracle["grad.layers.0.v"].values, other["grad.layers.0.v"].values
+        return float(np.abs(now - kept).max() / np.abs(kept).max())
+
+    assert moved(ILL_CONDITIONED) > 5e-14
+    assert moved(CASE) < 1e-14
 
 
 @pytest.mark.slow
