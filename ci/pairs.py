@@ -17,7 +17,7 @@ from project import ROOT
 from harness.candidates import locate
 from harness.candidates.own.mutants import BANK
 from harness.case import Case
-from harness.compare import Comparison
+from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
 from harness.judge import Job, Session, add_diagnosis
 from harness.ranks.pool import RankPool
@@ -43,7 +43,7 @@ def main() -> int:
                 alone(pair, batch, session) if failure is None else names(pair, failure, session)
             )
             outcomes[outcome] += 1
-            if failure is None or outcome == "found, with neither name":
+            if failure is None or outcome.endswith("neither name"):
                 print(f"{' and '.join(pair)}: {outcome}", flush=True)
     for outcome, times in outcomes.most_common():
         print(f"{times:4}  {outcome}")
@@ -60,7 +60,8 @@ def names(pair: tuple[str, str], failure: Comparison, session: Session) -> str:
     """Say how many of the names that the two bugs have alone are among those of the failure."""
     called = {look.name for look in add_diagnosis(failure, session).inquiry.looks}
     right = sum(BANK[key].anomaly in called for key in pair)
-    return f"found, with {('neither name', 'one of the names', 'both names')[right]}"
+    how = "found as a fault" if failure.verdict is Verdict.FAULT else "found"
+    return f"{how}, with {('neither name', 'one of the names', 'both names')[right]}"
 
 
 def alone(pair: tuple[str, str], batch: Sequence[Case], session: Session) -> str:
