@@ -1,9 +1,9 @@
 """train/loss_mean is the first replica's share of the loss times the number of replicas.
 
 OpenRLHF 0.11.2. SFTTrainer.fit on two replicas, with fixed losses of the tokens: one of 1 on the
-first replica, three of 3 on the second.
+first replica, three of 3 on the second. With --control all four are on one replica.
 
-    python loss-mean-of-one-replica.py
+    python loss-mean-of-one-replica.py [--control]
 """
 
 import importlib
@@ -19,8 +19,8 @@ import torch
 from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-RANKS = 2
-LOSSES = [[1.0], [3.0, 3.0, 3.0]]
+LOSSES = [[1.0, 3.0, 3.0, 3.0]] if "--control" in sys.argv else [[1.0], [3.0, 3.0, 3.0]]
+RANKS = len(LOSSES)
 root = metadata.distribution("openrlhf").locate_file("openrlhf")
 
 
@@ -74,8 +74,8 @@ def work(rank: int, store: str, queue: Any) -> None:
     released("openrlhf.models").SFTLoss = released("openrlhf.models.loss").SFTLoss
     trainer_module = released("openrlhf.trainer.sft_trainer")
     mask = torch.ones(1, len(LOSSES[rank]) + 1)
-    batches = [(torch.zeros_like(mask), torch.ones_like(mask), mask)]
-    loader = type("Loader", (list,), {"sampler": None})(batches)
+    batch = (torch.zeros_like(mask), torch.ones_like(mask), mask)
+    loader = type("Loader", (list,), {"sampler": None})([batch])
     scheduler = Names(get_last_lr=lambda: [0.0])
     trainer = trainer_module.SFTTrainer(
         Model(LOSSES[rank]), Strategy(), None, loader, None, scheduler, max_epochs=1
@@ -91,8 +91,8 @@ def main() -> int:
         spawn(work, (f"{folder}/store", queue), RANKS)
     got = dict(queue.get() for _ in range(RANKS))[0]
     expected = sum(map(sum, LOSSES)) / sum(map(len, LOSSES))
-    print(f"expected {expected}, the mean loss of all tokens")
-    print(f"got      {got}, what rank 0 logs as loss_mean")
+    print(f"expected {expected:.6f}, the mean loss of all tokens")
+    print(f"got      {got:.6f}, what rank 0 logs as loss_mean")
     return 0 if abs(got - expected) < 1e-6 else 1
 
 

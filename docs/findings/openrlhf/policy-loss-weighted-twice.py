@@ -3,8 +3,9 @@ of the loss with k dynamic micro-batches.
 
 OpenRLHF 0.11.2. ActorPPOTrainer.ppo_train on one rank and two micro-batches, of one and of three
 actions. Every action has a ratio of 1 and an advantage of -1, so that the loss of each is 1.
+With --control both micro-batches have two actions.
 
-    python policy-loss-weighted-twice.py
+    python policy-loss-weighted-twice.py [--control]
 """
 
 import ast
@@ -19,8 +20,9 @@ from types import SimpleNamespace as Names
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
-ACTIONS = (1, 3)
+ACTIONS = (2, 2) if "--control" in sys.argv else (1, 3)
 vars(torch.cuda)["current_device"] = lambda: "cpu"
 root = metadata.distribution("openrlhf").locate_file("openrlhf")
 
@@ -31,13 +33,14 @@ def released(name: str) -> Any:
         bare = types.ModuleType(f"openrlhf.{package}")
         bare.__path__ = [f"{root}/{package.replace('.', '/')}"]
         sys.modules.setdefault(bare.__name__, bare)
-    sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
     return importlib.import_module(name)
 
 
-losses = released("openrlhf.models.loss")
-utils = released("openrlhf.utils.loss_utils")
 Experience = released("openrlhf.trainer.ppo_utils.experience").Experience
+utils = released("openrlhf.utils.loss_utils")
+# Not before transformers is imported, which would look into it.
+sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
+losses = released("openrlhf.models.loss")
 
 
 def methods(*names: str) -> dict[str, Any]:
@@ -49,20 +52,11 @@ def methods(*names: str) -> dict[str, Any]:
     }
     given |= {"torch": torch, "fields": dataclasses.fields, "Experience": Experience}
     given |= {"iter_grad_accum_global_norm": utils.iter_grad_accum_global_norm}
-    given["tqdm"], given["DataLoader"] = Bar, lambda buffer, **_: buffer.items
+    given["tqdm"], given["DataLoader"] = tqdm, lambda buffer, **_: buffer.items
     for node in body:
         if getattr(node, "name", "") in names:
             exec(compile(ast.Module([node], []), "ppo_actor.py", "exec"), given)
     return {name: given[name] for name in names}
-
-
-class Bar(list[Any]):
-    """Shows nothing."""
-
-    def __init__(self, steps: list[Any], **_: object) -> None:
-        super().__init__(steps)
-
-    def set_postfix(self, status: object) -> None: ...
 
 
 def experience(actions: int) -> Any:
@@ -92,7 +86,8 @@ def main() -> int:
     items = [experience(actions) for actions in ACTIONS]
     trainer.replay_buffer = Names(items=items, sample_batch_size=1, collate_fn=None)
     got = trainer.ppo_train(0.0)["policy_loss"]
-    print(f"expected 1.0, the mean loss of all actions\ngot      {got}, the logged policy_loss")
+    print("expected 1.000000, the mean loss of all actions")
+    print(f"got      {got:.6f}, the logged policy_loss")
     return 0 if abs(got - 1) < 1e-6 else 1
 
 

@@ -5,8 +5,9 @@ ring-flash-attn 0.1.8, as OpenRLHF 0.11.2 substitutes it (setup_ring_attn). The 
 with the number of keys of one rank (key_states.shape[1]), not of the row, and left out.
 Two ranks on a CPU; the values are unit vectors, so an output holds the attention weights. The
 script calls ring-flash-attn alone: it does not see a refusal by OpenRLHF.
+With --control the row has 16 tokens, so that a shard is longer than the window.
 
-    python window-gated-on-shard.py
+    python window-gated-on-shard.py [--control]
 """
 
 import sys
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-RANKS, TOKENS, WINDOW = 2, 8, 4
+RANKS, TOKENS, WINDOW = 2, 16 if "--control" in sys.argv else 8, 4
 
 
 def kernel(
@@ -72,8 +73,8 @@ def main() -> int:
         spawn(work, (f"{folder}/store", queue), RANKS)
     got = queue.get()
     print(f"keys that the last of {TOKENS} tokens attends to, with a window of {WINDOW}")
-    # One key more is another fault.
-    print(f"expected {WINDOW}, or {WINDOW + 1} with the other fault, window-one-too-wide")
+    # One key too many is another fault.
+    print(f"expected {WINDOW + 1}, or {WINDOW} without the other fault, window-one-too-wide")
     print(f"got      {got}")
     return 0 if got in (WINDOW, WINDOW + 1) else 1
 

@@ -4,8 +4,9 @@ window one token too wide.
 ring-flash-attn 0.1.8, as OpenRLHF 0.11.2 substitutes it (setup_ring_attn). window_size is
 (sliding_window, sliding_window), and flash-attn does not count the query's own key.
 Two ranks on a CPU; the values are unit vectors, so an output holds the attention weights.
+With --control transformers' own function attends to the whole row, with the same kernel.
 
-    python window-one-too-wide.py
+    python window-one-too-wide.py [--control]
 """
 
 import sys
@@ -21,6 +22,7 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 RANKS, TOKENS, WINDOW = 2, 8, 2
+CONTROL = "--control" in sys.argv
 
 
 def kernel(
@@ -46,6 +48,20 @@ def stand_in_for_flash_attn() -> None:
     vars(attention).update(is_flash_attn_greater_or_equal_2_10=lambda: True)
 
 
+def transformers_own() -> Any:
+    """transformers' flash attention, with the kernel above."""
+
+    def flash(
+        q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool, window_size: Any
+    ) -> Tensor:
+        return kernel(q[0], k[0], v[0], softmax_scale, window_size[0])[0][None]
+
+    process = attention._lazy_define_process_function(flash)
+    given = {"_flash_fn": flash, "_process_flash_kwargs_fn": process}
+    vars(attention).update(given, _loaded_implementation="above")
+    return attention._flash_attention_forward
+
+
 def work(rank: int, store: str, queue: Any) -> None:
     dist.init_process_group("gloo", f"file://{store}", world_size=RANKS, rank=rank)
     stand_in_for_flash_attn()
@@ -59,7 +75,10 @@ def work(rank: int, store: str, queue: Any) -> None:
     q, k = torch.randn(2, 1, TOKENS, 1, TOKENS)
     v = torch.eye(TOKENS)[None, :, None]
     mine = [x.chunk(RANKS, 1)[rank] for x in (q, k, v)]
-    out = attend(*mine, None, TOKENS // RANKS, True, sliding_window=WINDOW)
+    if CONTROL:
+        attend, mine = transformers_own(), [q, k, v]
+    options: Any = {"softmax_scale": 1.0, "sliding_window": WINDOW}
+    out = attend(*mine, None, mine[0].shape[1], True, **options)
     if rank == RANKS - 1:
         queue.put(int((out[0, -1, 0] > 0).sum()))
     dist.destroy_process_group()
