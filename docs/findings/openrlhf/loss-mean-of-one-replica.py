@@ -1,7 +1,7 @@
 """train/loss_mean is the first replica's share of the loss times the number of replicas.
 
 OpenRLHF 0.11.2. SFTTrainer.fit on two replicas, with fixed losses of the tokens: one of 1 on the
-first replica, three of 3 on the second. With --control all four are on one replica.
+first replica, three of 3 on the second. With --control one replica has all tokens.
 
     python loss-mean-of-one-replica.py [--control]
 """

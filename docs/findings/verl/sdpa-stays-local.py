@@ -3,20 +3,24 @@ rank attends to its own shard only
 
 verl 0.9.1. With ulysses_sp_size above one it replaces transformers' _flash_attention_forward and
 does not look at the model's attn_implementation. There is no error, and the loss can stay close.
+With --control the model on two ranks has flash_attention_2; plain torch stands in for its kernel.
 
-Run: python sdpa-stays-local.py (two processes on the CPU; ray and hydra are not imported).
+Run: python sdpa-stays-local.py [--control] (two processes on the CPU; no ray, no hydra).
 """
 
 import importlib.util
 import socket
 import sys
+from contextlib import redirect_stdout
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from torch.nn import functional as F
+from transformers import Qwen2Config, Qwen2ForCausalLM, modeling_flash_attention_utils
 
+CONTROL = "--control" in sys.argv
 IDS = torch.tensor([[5, 6, 7, 8]])
 
 
@@ -43,13 +47,22 @@ def model() -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
+def flash(*states, **_):
+    query, key, value = (x.transpose(1, 2) for x in states[:3])
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+
+
 def rank(index: int, port: int, found) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
     )
-    apply_monkey_patch, ulysses = released()
     shared = model()
-    apply_monkey_patch(shared, ulysses_sp_size=2)
+    if CONTROL:
+        modeling_flash_attention_utils._flash_attention_forward = flash
+        shared.config._attn_implementation = "flash_attention_2"
+    apply_monkey_patch, ulysses = released()
+    with redirect_stdout(sys.stderr):
+        apply_monkey_patch(shared, ulysses_sp_size=2)
     ulysses.set_ulysses_sequence_parallel_group(dist.group.WORLD)
     places = torch.arange(4)[None]
     mine, at = (ulysses.slice_input_tensor(x, dim=1, padding=False) for x in (IDS, places))

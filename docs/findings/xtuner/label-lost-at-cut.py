@@ -3,8 +3,9 @@
 xtuner 0.2.0. `_split_for_sequence_parallel` cuts input_ids and labels; a transformers model then
 predicts labels[1:] from logits[:-1] of its own shard. So the first label of every shard but the
 first is never learnt. DPO and ORPO in this package move labels first.
+With --control one rank has the whole sequence.
 
-Run: python label-lost-at-cut.py (two processes on the CPU; no GPU, no mmengine).
+Run: python label-lost-at-cut.py [--control] (two processes on the CPU; no GPU, no mmengine).
 """
 
 import ast
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+RANKS = 1 if "--control" in sys.argv else 2
 LABELS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 
 
@@ -45,7 +47,7 @@ def split_of_sft(group):
 
 def rank(index: int, port: int, found) -> None:
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=RANKS
     )
     data = split_of_sft(dist.group.WORLD)({"input_ids": LABELS.clone(), "labels": LABELS.clone()})
     # What ForCausalLM of transformers predicts of the labels that it is given.
@@ -58,8 +60,8 @@ def main() -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     found = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(rank, (port, found), nprocs=2)
-    learnt = sorted(found.get() + found.get())
+    mp.spawn(rank, (port, found), nprocs=RANKS)
+    learnt = sorted(sum((found.get() for _ in range(RANKS)), []))
     expected = LABELS[0, 1:].tolist()
     print(f"expected targets {expected}")
     print(f"got      targets {learnt}")

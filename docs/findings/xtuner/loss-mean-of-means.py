@@ -4,8 +4,9 @@ each rank has
 xtuner 0.2.0. The loss that is logged weighs each rank by its number of targets;
 `_ReduceLoss.backward` hands the gradient on as it is, and DDP then averages over ranks. So each
 rank weighs the same, however few targets it has. Here rank 0 has one target and rank 1 has three.
+With --control each rank has two of the four targets.
 
-Run: python loss-mean-of-means.py (two processes on the CPU; no GPU, no mmengine).
+Run: python loss-mean-of-means.py [--control] (two processes on the CPU; no GPU, no mmengine).
 """
 
 import importlib.util
@@ -18,7 +19,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 # The loss of a token is its weight times `w`.
-WEIGHTS = [[1.0], [2.0, 4.0, 9.0]]
+CUT = 2 if "--control" in sys.argv else 1
+WEIGHTS = [[1.0, 2.0, 4.0, 9.0][:CUT], [1.0, 2.0, 4.0, 9.0][CUT:]]
 
 
 def reduce_loss():

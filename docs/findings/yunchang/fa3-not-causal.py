@@ -2,9 +2,10 @@
 
 yunchang 0.6.4. `flash_attn3_func_forward` and `flash_attn3_func_backward` hand causal=False and
 window_size=(-1, -1) to the kernel, whatever they were asked for: tokens see those after them.
+With --control the layer has AttnType.FA.
 
-Run: python fa3-not-causal.py (two processes on the CPU; plain torch stands in for the kernel of
-FlashAttention-3, with the window and the causality that it is asked for).
+Run: python fa3-not-causal.py [--control] (two processes on the CPU; plain torch stands in for the
+kernels of flash-attn, with the window and the causality that they are asked for).
 """
 
 import importlib.machinery
@@ -16,7 +17,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+CONTROL = "--control" in sys.argv
 LENGTH, HEADS, DIM, WINDOW = 8, 1, 4, (-1, -1)
+UNUSED = ["_flash_attn_backward", "_flash_attn_varlen_forward", "_flash_attn_varlen_backward"]
 
 
 def attention(q, k, v, scale, causal, left, right):
@@ -32,16 +35,21 @@ def attention(q, k, v, scale, causal, left, right):
 
 
 def stand_ins() -> None:
-    """Plain torch in the place of the kernel."""
-    interface = ModuleType("flash_attn_interface")
-    interface.__spec__ = importlib.machinery.ModuleSpec("flash_attn_interface", None)
+    """Plain torch in the place of the kernels: FlashAttention-3's module, and that of FA."""
 
-    def forward(q, k, v, softmax_scale, causal, window_size, **_):
+    def forward3(q, k, v, softmax_scale, causal, window_size, **_):
         return attention(q, k, v, softmax_scale, causal, *window_size)
 
-    interface._flash_attn_forward, interface._flash_attn_backward = forward, None
-    interface.flash_attn_func = None
-    sys.modules["flash_attn_interface"] = interface
+    def forward(q, k, v, softmax_scale, causal, window_size_left, window_size_right, **_):
+        asked = softmax_scale, causal, window_size_left, window_size_right
+        return *attention(q, k, v, *asked), None, None
+
+    kernels = {"flash_attn": None, "flash_attn.flash_attn_interface": forward}
+    for name, kernel in {**kernels, "flash_attn_interface": forward3}.items():
+        sys.modules[name] = module = ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__version__, module.flash_attn_func = "2.8.3", None
+        vars(module).update(dict.fromkeys(UNUSED), _flash_attn_forward=kernel)
 
 
 def inputs():
@@ -59,7 +67,8 @@ def rank(index: int, port: int, found) -> None:
 
     set_seq_parallel_pg(1, 2, index, 2)
     q, k, v = (EXTRACT_FUNC_DICT["zigzag"](x, index, world_size=2, rd=2, ud=1) for x in inputs())
-    layer = LongContextAttention(ring_impl_type="zigzag", attn_type=AttnType.FA3)
+    kernel = AttnType.FA if CONTROL else AttnType.FA3
+    layer = LongContextAttention(ring_impl_type="zigzag", attn_type=kernel)
     out = layer(q, k, v, causal=True, window_size=WINDOW)
     found.put((index, out[0, :, 0, 0].tolist()))
     dist.destroy_process_group()
