@@ -2,7 +2,8 @@
 
 skyrl 0.4.0. The released forward_backward of CriticWorkerBase on one rank. Values are 2, returns
 are 0, so the loss is 0.5 * 2 ** 2. Four rows are trained at once, then in a micro-batch each.
-Run: python critic-loss-over-micro-batches.py
+With --control micro-batches are cut by rows, without max_tokens_per_microbatch.
+Run: python critic-loss-over-micro-batches.py [--control]
 """
 
 import ast
@@ -68,7 +69,7 @@ def step(tokens: int) -> tuple[float, float]:
     """What is logged, and the gradient."""
     algorithm = SimpleNamespace(value_clip=100.0)
     cfg = SimpleNamespace(algorithm=algorithm, max_tokens_per_microbatch=tokens)
-    cfg.micro_train_batch_size_per_gpu = ROWS
+    cfg.micro_train_batch_size_per_gpu = 1
     critic = Critic(cfg=cfg)
     critic.model, critic.scheduler = Model(), SimpleNamespace(get_last_lr=lambda: [0.0])
     critic.strategy = SimpleNamespace(
@@ -83,10 +84,12 @@ def step(tokens: int) -> tuple[float, float]:
     torch.cuda.current_device = lambda: "cpu"
     torch.autocast = lambda **_: nullcontext()
     logged = critic.forward_backward(batch).metrics["critic_loss"]
-    return logged, critic.model.value.grad.item()
+    # As optim_step does.
+    parts = max(critic._micro_batches_accumulated, 1)
+    return logged, critic.model.value.grad.item() / parts
 
 
-expected, got = step(ROWS * TOKENS), step(TOKENS)
+expected, got = step(ROWS * TOKENS), step(-1 if "--control" in sys.argv else TOKENS)
 print(f"expected critic_loss {expected[0]}, gradient {expected[1]}")
 print(f"got      critic_loss {got[0]}, gradient {got[1]}")
 sys.exit(got != expected)

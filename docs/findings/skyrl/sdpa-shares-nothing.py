@@ -3,7 +3,8 @@ attends to its own shard only.
 
 skyrl 0.4.0, transformers 5.16.1. HFModelWrapper computes the log probabilities of one row, on one
 rank and on two that share it; with sdpa they differ from the first token of the second rank on,
-for only flash attention is patched. Run: python sdpa-shares-nothing.py
+for only flash attention is patched. With --control the two ranks have flash attention; plain torch
+stands in for its kernel. Run: python sdpa-shares-nothing.py [--control]
 """
 
 import importlib.util
@@ -16,10 +17,14 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch import multiprocessing
+from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import modeling_flash_attention_utils as utils
 
+CONTROL = "--control" in sys.argv
 RANKS = 2
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+SIZES = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 def empty(name: str, **names: Any) -> Any:
@@ -47,9 +52,16 @@ def released() -> Any:
     return model_wrapper.HFModelWrapper, ulysses
 
 
+def flash(*states: Any, **_: Any) -> Any:
+    heads = (x.transpose(1, 2) for x in states[:3])
+    return F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+
+
 def log_probs(wrapper: Any, model: Any, size: int) -> Any:
     with torch.no_grad():
-        wrapped = wrapper(model, use_flash_attention_2=False, sequence_parallel_size=size)
+        wrapped = wrapper(
+            model, use_flash_attention_2=size > 1 and CONTROL, sequence_parallel_size=size
+        )
         return wrapped(IDS, IDS.shape[1] - 1, torch.ones_like(IDS))[0]
 
 
@@ -57,19 +69,13 @@ def rank(index: int, store: str, wrong: Any) -> None:
     dist.init_process_group("gloo", f"file://{store}", rank=index, world_size=RANKS)
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=16,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            initializer_range=0.5,
-            attn_implementation="sdpa",
-        )
+        LlamaConfig(**SIZES, initializer_range=0.5, attn_implementation="sdpa")
     )
+    if CONTROL:
+        utils._flash_attention_forward = flash
     wrapper, ulysses = released()
     expected = log_probs(wrapper, model, 1)
+    model.config._attn_implementation = "flash_attention_2" if CONTROL else "sdpa"
     # As a worker does when it has made its model.
     ulysses.set_ulysses_sequence_parallel_group(dist.group.WORLD)
     ulysses.apply_monkey_patch(model=model, ulysses_sp_size=RANKS)

@@ -3,9 +3,10 @@ one token to the count
 
 twinkle-kit 0.5.1. gather_loss_tensors gathers nothing for a loss that takes logits, so each rank
 counts the targets of its part of the sequence, and none count as one. clip_grad_norm and
-LossMetric divide by the sum of these counts over ranks.
+LossMetric divide by the sum of these counts over ranks. With --control the second rank has a
+target as well.
 
-Run: python chunked-loss-counts-empty-ranks.py (two processes on the CPU; no GPU).
+Run: python chunked-loss-counts-empty-ranks.py [--control] (two processes on the CPU; no GPU).
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ import torch.multiprocessing as mp
 
 REDUCTION = "sum"
 # Of one row. The second rank has no target, as where its part is all padding.
-LABELS = torch.tensor([[3, 1, -100, -100]])
+LABELS = torch.tensor([[3, 1, 2 if "--control" in sys.argv else -100, -100]])
 
 
 def released():

@@ -3,9 +3,10 @@ its logits are not gathered
 
 twinkle-kit 0.5.1. gather_loss_tensors gathers nothing for a loss that takes logits, so with its
 default reduction each rank averages over the targets of its part of the sequence. FSDP averages
-gradients over ranks, and LossMetric the losses, as if all parts had as many targets.
+gradients over ranks, and LossMetric the losses, as if all parts had as many targets. With
+--control both ranks have two targets.
 
-Run: python chunked-loss-mean-of-ranks.py (two processes on the CPU; no GPU).
+Run: python chunked-loss-mean-of-ranks.py [--control] (two processes on the CPU; no GPU).
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ import torch.multiprocessing as mp
 
 REDUCTION = "mean"
 # Those of one row: two targets on the first rank, one on the second.
-LABELS = torch.tensor([[3, 1, 2, -100]])
+LABELS = torch.tensor([[3, 1, 2, 5 if "--control" in sys.argv else -100]])
 
 
 def released():

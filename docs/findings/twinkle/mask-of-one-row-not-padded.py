@@ -2,9 +2,10 @@
 ulysses_size does not divide: its attention_mask is not padded
 
 twinkle-kit 0.5.1, transformers 5.23. A row of 5 tokens is padded to 6 for two ranks; its attention
-mask, which the template always adds, is padded in batches of several rows only.
+mask, which the template always adds, is padded in batches of several rows only. With --control
+the row has 6 tokens, and needs no padding.
 
-Run: python mask-of-one-row-not-padded.py (two processes on the CPU; no GPU).
+Run: python mask-of-one-row-not-padded.py [--control] (two processes on the CPU; no GPU).
 """
 
 import importlib.util
@@ -17,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import MistralConfig, MistralForCausalLM
 
-TOKENS, WINDOW = 5, 3
+TOKENS, WINDOW = 6 if "--control" in sys.argv else 5, 3
 
 
 def released():
@@ -56,6 +57,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     model, row = model_and_row()
     tokenizer = SimpleNamespace(pad_token_id=0)
     shared.prepare(size, model, tokenizer, mesh.from_sizes(dp_size=size, ulysses_size=size))
+    torch.set_grad_enabled(False)  # gather() has no gradient.
     try:
         logits = shared.gather(model(**shared.prepare_inputs(row)).logits, dim=1)
         got = f"logits that sum up to {logits[:, :TOKENS].sum().item():.5f}"
