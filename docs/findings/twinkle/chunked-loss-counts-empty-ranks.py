@@ -80,8 +80,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(rank, (2, f"file://{folder}/store", found), nprocs=2)
     got = found.get()
-    print(f"expected loss {expected:.6f}, of one rank")
-    print(f"got      loss {got:.6f}, of two that share the sequence")
+    print(f"expected loss {expected:.4f}, of one rank")
+    print(f"got      loss {got:.4f}, of two that share the sequence")
     return int(abs(got - expected) > 1e-5)
 
 

@@ -60,7 +60,7 @@ def rank(index: int, size: int, store: str, found) -> None:
     torch.set_grad_enabled(False)  # gather() has no gradient.
     try:
         logits = shared.gather(model(**shared.prepare_inputs(row)).logits, dim=1)
-        got = f"logits that sum up to {logits[:, :TOKENS].sum().item():.5f}"
+        got = f"logits that sum up to {logits[:, :TOKENS].sum().item():.4f}"
     except RuntimeError as error:
         got = f"RuntimeError: {error}"
     if index == 0:
@@ -71,7 +71,7 @@ def rank(index: int, size: int, store: str, found) -> None:
 
 def main() -> int:
     model, row = model_and_row()
-    expected = f"logits that sum up to {model(**row).logits.sum().item():.5f}"
+    expected = f"logits that sum up to {model(**row).logits.sum().item():.4f}"
     found = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(rank, (2, f"file://{folder}/store", found), nprocs=2)
