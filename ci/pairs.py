@@ -15,7 +15,7 @@ from random import Random
 from project import ROOT
 
 from harness.candidates import locate
-from harness.candidates.own.mutants import BANK
+from harness.candidates.own.mutants import NATIVE
 from harness.case import Case
 from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
@@ -59,7 +59,7 @@ def first_failure(name: str, batch: Sequence[Case], session: Session) -> Compari
 def names(pair: tuple[str, str], failure: Comparison, session: Session) -> str:
     """Say how many of the names that the two bugs have alone are among those of the failure."""
     called = {look.name for look in add_diagnosis(failure, session).inquiry.looks}
-    right = sum(BANK[key].anomaly in called for key in pair)
+    right = sum(NATIVE[key].anomaly in called for key in pair)
     how = "found as a fault" if failure.verdict is Verdict.FAULT else "found"
     return f"{how}, with {('neither name', 'one of the names', 'both names')[right]}"
 

@@ -205,10 +205,11 @@ def _fields(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((name, listed) for name, _, listed in (word.partition("=") for word in words))
 
 
-def draw(request: Request, ranks: int) -> list[Case]:
-    """Draw all cases of a campaign, without replacements."""
+def draw(request: Request, ranks: int, limits: str = "") -> list[Case]:
+    """Draw all cases of a campaign within the limits of a candidate, without replacements."""
+    request, least = in_full(request, ranks, limits)
     lots = WHOLE.lots(request.count)
-    return [case for lot in lots for case in _draw_lot(request, ranks, lot, least=1)]
+    return [case for lot in lots for case in _draw_lot(request, ranks, lot, least)]
 
 
 # The command draws the first lot once to see whether it can be drawn, and again to judge it.

@@ -1,8 +1,9 @@
 """The register of mutants, which the check must find, and of benign variants, which must pass.
 
-A mutant is the native step with one bug from a real project. A benign variant is the native step
-with one change that could be taken for a bug. Each is a class whose docstring describes the
-change in one sentence; pages and output show this sentence.
+A mutant is a right step with one bug from a real project. A benign variant is a right step with
+one change that could be taken for a bug. The right step is the native one, or that of a recipe on
+shards. Each is a class whose docstring describes the change in one sentence; pages and output
+show this sentence.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,11 @@ class Mutant:
     # The anomaly that the diagnosis must name.
     anomaly: str
 
+    @property
+    def trains(self) -> str:
+        """The right step of the same recipe, as FAMILY__LOSS; empty for the native step."""
+        return _trains(self.candidate)
+
 
 @dataclass(frozen=True, slots=True)
 class Benign:
@@ -53,13 +59,18 @@ class Benign:
     sentence: str
     looks_like: str
 
+    @property
+    def trains(self) -> str:
+        """The right step of the same recipe, as FAMILY__LOSS; empty for the native step."""
+        return _trains(self.candidate)
+
 
 MUTANTS: dict[str, Mutant] = {}
 BENIGN: dict[str, Benign] = {}
 
 
 def mutant(key: str, *threads: str, needs: tuple[str, ...], named: str) -> Callable[[Kind], Kind]:
-    """Register a subclass of the native step as a mutant; its module is its stage."""
+    """Register a subclass of a right step as a mutant; its module is its stage."""
 
     def register(kind: Kind) -> Kind:
         stage = kind.__module__.rpartition(".")[2]
@@ -72,7 +83,7 @@ def mutant(key: str, *threads: str, needs: tuple[str, ...], named: str) -> Calla
 
 
 def benign(key: str, *, looks_like: str) -> Callable[[Kind], Kind]:
-    """Register a subclass of the native step as a benign variant."""
+    """Register a subclass of a right step as a benign variant."""
 
     def register(kind: Kind) -> Kind:
         _refuse_taken(key, BENIGN)
@@ -80,6 +91,10 @@ def benign(key: str, *, looks_like: str) -> Callable[[Kind], Kind]:
         return kind
 
     return register
+
+
+def _trains(candidate: Candidate) -> str:
+    return candidate.trains() if hasattr(candidate, "trains") else ""
 
 
 def _instance(kind: Callable[[], Candidate], name: str) -> Candidate:

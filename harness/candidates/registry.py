@@ -24,7 +24,7 @@ from harness.against import ITSELF, PLAIN, names_recipe
 from harness.candidates.protocol import Candidate, PlainTraining
 from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library, Published, libraries
-from harness.candidates.slow_imports import slow_imports
+from harness.candidates.slow_imports import SLOW, slow_imports
 from harness.untrusted import BadInput
 
 Role = Literal["candidate", "against"]
@@ -33,6 +33,9 @@ BUILT_IN = {
     "native-gather": "harness.candidates.own.native:GATHER",
     "native-local": "harness.candidates.own.native:LOCAL",
 }
+
+# The package of right steps on shards, whose name is followed by a family and a loss.
+SHARES = "harness.candidates.own.shares"
 
 # What an object must have to be what a name stands for, and the same in words.
 PARTS = {
@@ -101,7 +104,11 @@ class Named:
 
     @property
     def slow_imports(self) -> tuple[str, ...]:
-        """The modules that its file imports and that take long; see `slow_imports`."""
+        """The modules that it imports and that take long; see `slow_imports`."""
+        if self.inside == "bank" and hasattr(self.load(), "recipe"):
+            return (SLOW["transformers"],)
+        if self.place == SHARES:
+            return (SLOW["transformers"],)
         if not self.folder:
             return ()
         if self.inside == "file":

@@ -155,17 +155,27 @@ def open_trials(
 
     with open_pool(options, ranks, (), worker) as pool:
         pool.start()
-        trier = Trier(
-            cases=draw(request, ranks),
-            session=Session(pool),
-            shrinks=options.shrink,
-            required_only=options.required_only,
-            against=request.against,
-        )
+        triers: dict[str, Trier] = {}
+
+        def within(limits: str) -> Trier:
+            """Return what tries candidates with these limits; all of them see the same cases."""
+            return triers.setdefault(
+                limits,
+                Trier(
+                    cases=draw(request, ranks, limits),
+                    session=Session(pool),
+                    shrinks=options.shrink,
+                    required_only=options.required_only,
+                    against=request.against,
+                ),
+            )
+
+        within("")
         pool.require_ready()
 
         def attempt(key: str) -> dict[str, Any]:
-            trial = trier.attempt(mutants.BANK.get(key) or benign.BANK[key])
-            return {"trial": asdict(trial), "placement": pool.place}
+            entry = mutants.BANK.get(key) or benign.BANK[key]
+            limits = getattr(entry.candidate, "limits", "") if entry.trains else ""
+            return {"trial": asdict(within(limits).attempt(entry)), "placement": pool.place}
 
         yield attempt

@@ -7,8 +7,9 @@
 - The *score* counts all trials, and says whether the check is good enough.
 
 1. A trial ends with the first failure, because one failure is enough to find a bug.
-2. A fault counts as a kill only if the unchanged step runs the same case without one. Otherwise it
-   is not the mutant's, and the trial goes on with the next case.
+2. A fault counts as a kill only if the unchanged step runs the same case without one: the native
+   step, or the right step of the mutant's recipe. Otherwise the fault is not the mutant's, and the
+   trial goes on with the next case.
 3. Against its own step at sp 1, a mutant that is wrong at sp 1 too cannot be found. Such a mutant
    is counted as hidden, neither as killed nor as a survivor.
 4. Trials do not depend on each other, so an engine can run them on several pools of ranks.

@@ -9,6 +9,7 @@ from typing import Any
 from harness.against import ITSELF, Against
 from harness.candidates import Named, locate
 from harness.candidates.bank import Benign, Mutant
+from harness.candidates.registry import SHARES
 from harness.candidates.required import only_required
 from harness.case import Case
 from harness.compare import Comparison
@@ -17,8 +18,8 @@ from harness.generation.situations.needs import lacking
 from harness.judge import Job, Session, add_diagnosis
 from harness.report import explain
 
-# The step that mutants and benign variants are made of.
-UNCHANGED_STEP = "native-gather"
+# The steps that mutants and benign variants are made of.
+NATIVE_STEP = "native-gather"
 
 Shrink = Callable[[Comparison], Comparison]
 
@@ -70,14 +71,16 @@ def try_mutant(
     """Judge a mutant until it is found, and name the failure."""
     started, verdicts = time.monotonic(), Counter[str]()
     name = mutant.candidate.name
-    named = locate(only_required(name) if required_only else name)
+    # A step with a recipe returns what is required, and shows nothing else.
+    named = locate(only_required(name) if required_only and not mutant.trains else name)
+    unchanged = locate(f"{SHARES}:{mutant.trains}" if mutant.trains else NATIVE_STEP)
     trial: dict[str, Any] = {
         "key": mutant.key,
         "stage": mutant.stage,
         "sentence": mutant.sentence,
         "expected": mutant.anomaly,
     }
-    first = _first_own_failure(named, cases, session, against, verdicts)
+    first = _first_own_failure(named, unchanged, cases, session, against, verdicts)
     if first is None:
         hidden = against == ITSELF and _is_wrong_at_sp_1(named, cases, session)
         return Trial(
@@ -103,6 +106,7 @@ def try_mutant(
 
 def _first_own_failure(
     named: Named,
+    unchanged: Named,
     cases: Sequence[Case],
     session: Session,
     against: Against,
@@ -118,10 +122,10 @@ def _first_own_failure(
             break
     else:
         return None
-    unchanged = Job(comparison.case, locate(UNCHANGED_STEP), against)
-    if comparison.fault is None or not session.judge_one(unchanged).fault:
+    again = Job(comparison.case, unchanged, against)
+    if comparison.fault is None or not session.judge_one(again).fault:
         return comparison
-    return _first_own_failure(named, left, session, against, verdicts)
+    return _first_own_failure(named, unchanged, left, session, against, verdicts)
 
 
 def _is_wrong_at_sp_1(named: Named, cases: Sequence[Case], session: Session) -> bool:

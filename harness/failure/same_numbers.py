@@ -7,7 +7,7 @@ from itertools import islice
 from harness.against import ITSELF, PLAIN, reference_name
 from harness.candidates import locate
 from harness.candidates.bank import Mutant
-from harness.candidates.own.mutants import BANK
+from harness.candidates.own.mutants import NATIVE
 from harness.candidates.required import only_required
 from harness.compare import Comparison, Verdict
 from harness.diagnosis.evidence import Evidence
@@ -56,7 +56,7 @@ def find_same_numbers(failure: Comparison, session: Session) -> tuple[list[Mutan
 
 def _comparable_mutants(candidate: str) -> Iterator[Mutant]:
     """Yield all mutants with numbers, except for the candidate itself."""
-    for mutant in BANK.values():
+    for mutant in NATIVE.values():
         own = mutant.candidate.name
         is_itself = candidate in (own, only_required(own))
         if not is_itself and mutant.anomaly not in ANOMALIES_WITHOUT_NUMBERS:

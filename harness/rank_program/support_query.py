@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch.distributed import get_world_size
 
@@ -46,6 +47,11 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
 
 def load_recipe(request: Run) -> PlainTraining:
     """Return the recipe, or the step with one, whose plain training is to run."""
+    named = locate(request.candidate)
+    if named.inside == "bank":
+        step: Any = named.load()
+        training: PlainTraining = step
+        return training
     with _importing(request.folder):
         return locate_recipe(request.candidate).load_recipe()
 

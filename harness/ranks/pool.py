@@ -180,7 +180,9 @@ class RankPool:
 
     def hypotheses(self, candidate: Named) -> list[str]:
         """Return what its recipe says can be wrong with a candidate; none if it has no recipe."""
-        return self._ask(candidate)[1] if candidate.is_foreign else []
+        if not candidate.is_foreign:
+            return list(getattr(candidate.load(), "hypotheses", ()))
+        return self._ask(candidate)[1]
 
     def knows(self, candidate: Named) -> bool:
         """Return whether these two can be asked while cases are under way."""

@@ -13,7 +13,7 @@ Legend: B rows, R rows of this rank, S columns of whole rows, L columns of this 
 head dim, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -103,20 +103,33 @@ class Shared:
 
 
 @contextmanager
-def computing_in_parts(model: Any, real_RS: Tensor, group: Any) -> Iterator[dict[str, Any]]:
-    """Have the layers of a model that need whole rows see them; yield what attention is given."""
+def computing_in_parts(
+    model: Any,
+    real_RS: Tensor,
+    group: Any,
+    *,
+    attend: Callable[..., Any] | None = None,
+    whole: Callable[[Tensor], Tensor] | None = None,
+    own: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Have the layers of a model that need whole rows see them; yield what attention is given.
+
+    `whole` makes rows of columns, and `own` makes columns of rows. By default a rank has the
+    columns that `cut` gives it.
+    """
     from transformers import AttentionInterface
 
-    AttentionInterface.register("ulysses", attention)
+    AttentionInterface.register("ulysses", attend or attention)
     model.set_attn_implementation("ulysses")
 
     def before(_layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         part_RLD = given[0] if given else named["hidden_states"]
-        whole_RSD: Tensor = Gathered.apply(part_RLD, 1, group, True)  # type: ignore[no-untyped-call]
-        return (whole_RSD,), {"attention_mask": real_RS}
+        return (whole(part_RLD) if whole else states(part_RLD, group),), {
+            "attention_mask": real_RS
+        }
 
     def after(_layer: nn.Module, _given: Any, out_RSD: Tensor) -> Tensor:
-        return cut(out_RSD, group)
+        return own(out_RSD) if own else cut(out_RSD, group)
 
     with ExitStack() as hooks:
         for layer in model.modules():
@@ -139,17 +152,19 @@ def attention(
     group: Any,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,
+    place_S: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Exchange columns for heads, attend to whole rows, and exchange back."""
+    """Exchange columns for heads, attend to whole rows, and exchange back.
+
+    `place_S` has the columns of all ranks, in the order of ranks.
+    """
     copies = q_RNLH.shape[1] // k_RNLH.shape[1]
     k_RNLH, v_RNLH = (x.repeat_interleave(copies, 1) for x in (k_RNLH, v_RNLH))
     q, k, v = (exchanged(x, 1, 2, group) for x in (q_RNLH, k_RNLH, v_RNLH))
-    place_S = torch.arange(real_RS.shape[1], device=q.device)
-    distance_SS = place_S[:, None] - place_S
-    is_near_SS = (distance_SS >= 0) & (distance_SS < (sliding_window or len(place_S)))
-    # Padding sees itself: a softmax over nothing is not a number.
-    visible_RSS = is_near_SS & real_RS[:, None] | (distance_SS == 0)
+    if place_S is None:
+        place_S = torch.arange(real_RS.shape[1], device=q.device)
+    visible_RSS = visible(real_RS[:, place_S], place_S, sliding_window or len(place_S))
     scores_RNSS = q @ k.mT * scaling
     scores_RNSS = scores_RNSS.masked_fill(~visible_RSS[:, None], torch.finfo(q.dtype).min)
     if s_aux is not None:
@@ -159,6 +174,14 @@ def attention(
         scores_RNSS = torch.cat((scores_RNSS, sinks_RNS1), -1)
     weights_RNSS = scores_RNSS.softmax(-1, dtype=torch.float32)[..., : len(place_S)].to(v.dtype)
     return exchanged(weights_RNSS @ v, 2, 1, group).transpose(1, 2), None
+
+
+def visible(real_RS: Tensor, place_S: Tensor, window: int) -> Tensor:
+    """Return whether each column of a row sees each other one -> RSS."""
+    distance_SS = place_S[:, None] - place_S
+    is_near_SS = (distance_SS >= 0) & (distance_SS < window)
+    # Padding sees itself: a softmax over nothing is not a number.
+    return is_near_SS & real_RS[:, None] | (distance_SS == 0)
 
 
 def exchanged(x: Tensor, split: int, join: int, group: Any) -> Tensor:
@@ -177,6 +200,12 @@ def cut(x: Tensor, group: Any) -> Tensor:
 def padded(x: Tensor, dim: int, size: int, filling: int = 0) -> Tensor:
     last = F.pad(x.movedim(dim, -1), (0, size - x.shape[dim]), value=filling)
     return last.movedim(-1, dim)
+
+
+def states(x_RLD: Tensor, group: Any) -> Tensor:
+    """Return whole rows, of which each rank makes something else."""
+    whole: Tensor = Gathered.apply(x_RLD, 1, group, True)  # type: ignore[no-untyped-call]
+    return whole
 
 
 def gathered(x: Tensor, dim: int, group: Any) -> Tensor:

@@ -1,117 +1,178 @@
-"""One Ulysses step for any transformers model, on several losses, and what can be wrong with it.
+"""Steps on shards of any family and loss, with one fault each.
 
 `any_model.py:gpt_oss__grpo` is right; `any_model.py:gpt_oss__grpo__sinks_uncut` has that fault.
+A fault is a class with the methods that it replaces; many are mutants of the bank.
+
+Legend: B rows, S columns, L columns of this rank, V vocabulary.
 """
 
-from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
+from torch.nn import functional as F
 
-from harness.case import Case
-from harness.recipes import Recipe, computed, losses, row, step, token
-from harness.recipes.families import FAMILIES, family
-from properties.planted import shard_losses as shards
-from properties.planted.shard import Shard, summed
+from harness.candidates.own.mutants import BANK
+from harness.candidates.own.shares import losses as of_shards
+from harness.candidates.own.shares import step_of
+from harness.candidates.own.shares.step import Supervised
+from harness.recipes import ulysses
+from harness.recipes.batch import IGNORED
 
-
-def train(
-    model: Any,
-    batch: dict[str, Tensor],
-    mesh: Any,
-    *,
-    loss: Any,
-    fault: str,
-    shard: type[Shard] = Shard,
-) -> Any:
-    """One step on this rank: forward, backward, and the sum of gradients over all ranks."""
-    share = loss(shard(model, batch, mesh, fault))
-    share, metrics = share if isinstance(share, tuple) else (share, {})
-    share.backward()
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if fault == "vectors_not_summed" and parameter.ndim == 1:
-            continue
-        dist.all_reduce(parameter.grad)
-        if fault == "gradients_halved":
-            parameter.grad /= 2
-    logged = share.detach() if fault == "loss_not_summed" else summed(share)
-    if fault == "metric_of_a_rank":
-        return logged, metrics
-    if fault == "metrics_left_out":
-        return logged
-    if fault == "metric_misspelled":
-        metrics = {f"{name}s": x for name, x in metrics.items()}
-    return (logged, {name: summed(x) for name, x in metrics.items()}) if metrics else logged
-
-
-OLD = {"advantages": row(-2, 2), "old_logps": computed(losses.logps)}
-# So far that some targets and rows are clipped.
-FAR_LOGPS = {"old_logps": computed(losses.logps, nudge=2.0**-5)}
-FAR = OLD | FAR_LOGPS
-REFERENCE = {"reference_logps": computed(losses.logps)}
-TEACHER = {"teacher_logits": computed(losses.logits)}
-# By name: the loss of a shard, that of plain training, and the columns of both.
-LOSSES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "supervised": (shards.supervised, losses.supervised, {}),
-    "grpo": (shards.grpo, losses.grpo, OLD),
-    "grpo_sequences": (shards.grpo_sequences, losses.grpo_sequences, OLD),
-    "gspo": (shards.gspo, losses.gspo, FAR),
-    **{
-        f"grpo_{estimate.__name__}": (
-            partial(shards.grpo_regularised, estimate=estimate.__name__),
-            partial(losses.grpo_regularised, estimate=estimate),
-            FAR | REFERENCE,
-        )
-        for estimate in (losses.k1, losses.k2, losses.k3)
-    },
-    "dpo": (shards.dpo, losses.dpo, REFERENCE),
-    "reward_pairs": (shards.reward_pairs, losses.reward_pairs, {}),
-    "distilled": (partial(shards.distilled, reverse=False), losses.distilled, TEACHER),
-    "distilled_reverse": (
-        partial(shards.distilled, reverse=True),
-        partial(losses.distilled, reverse=True),
-        TEACHER,
-    ),
-    "balanced": (shards.balanced, losses.balanced, {}),
-    "balanced_z": (
-        partial(shards.balanced, z=0.001),
-        partial(losses.balanced, z=0.001),
-        {},
-    ),
-    "ppo_critic": (
-        shards.ppo_critic,
-        losses.ppo_critic,
-        {"rewards": token(), "old_values": computed(losses.values)},
-    ),
-    "ppo_actor": (
-        shards.ppo_actor,
-        losses.ppo_actor,
-        FAR_LOGPS | {"rewards": token(), "old_values": token()},
-    ),
+visible = ulysses.visible
+# Faults that are mutants of the bank.
+MUTANTS = {
+    "sinks_uncut": "B181",
+    "window_ignored": "B57c",
+    "padding_attended": "B57d",
+    "positions_restarted": "B29b",
+    "state_restarted": "B52",
+    "labels_rolled_locally": "B13b",
+    "old_unshifted": "B27",
+    "teacher_uncut": "B167",
+    "whitened_by_shard": "B152",
+    "advantages_of_a_shard": "B153b",
+    "entropy_with_padding": "B161",
+    "ratio_of_a_shard": "B170b",
+    "reward_of_a_shard": "B170",
+    "balance_of_a_rank": "B175",
+    "router_with_padding": "B177",
+    "z_of_a_rank": "B177b",
+    "vectors_not_summed": "B123c",
 }
-# These are of values, and these of pairs of rows.
-OF_VALUES, OF_PAIRS = ("ppo_critic", "reward_pairs"), ("dpo", "reward_pairs")
 
 
-def in_pairs(case: Case) -> str | None:
-    """Return a reason unless rows come in pairs, as a preference needs them."""
-    return f"rows={len(case.rows)}: not in pairs" if len(case.rows) % 2 else None
+class FutureAttended(Supervised):
+    def attention(self, *given: Any, **named: Any) -> Any:
+        def seen(real_BS: Tensor, place_S: Tensor, window: int) -> Tensor:
+            is_later_SS = place_S[:, None] < place_S
+            return visible(real_BS, place_S, window) | is_later_SS & real_BS[:, None]
+
+        with patch.object(ulysses, "visible", seen):
+            return super().attention(*given, **named)
+
+
+class ShardAttended(Supervised):
+    def attention(self, *given: Any, **named: Any) -> Any:
+        def seen(real_BS: Tensor, place_S: Tensor, window: int) -> Tensor:
+            shard_S = place_S // (len(place_S) // self.sp.size())
+            return visible(real_BS, place_S, window) & (shard_S[:, None] == shard_S)
+
+        with patch.object(ulysses, "visible", seen):
+            return super().attention(*given, **named)
+
+
+class LabelsUnshifted(Supervised):
+    def cut_labels(self) -> Tensor:
+        return self.cut(self.batch["labels"], IGNORED)
+
+
+class TokensCountedLocally(Supervised):
+    def targets(self) -> Tensor:
+        return self.own_targets().clamp(min=1) * self.sp.size() * self.dp.size()
+
+
+class GradientsHalved(Supervised):
+    def reduced(self, gradient: Tensor) -> Tensor:
+        return super().reduced(gradient) / 2
+
+
+class LossNotSummed(Supervised):
+    def reported(self, share: Tensor) -> Tensor:
+        return share
+
+
+class MetricOfARank(Supervised):
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
+        return shares
+
+
+class MetricsLeftOut(Supervised):
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
+        return {}
+
+
+class MetricMisspelled(Supervised):
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {f"{name}s": x for name, x in super().reported_metrics(shares).items()}
+
+
+class AdvantageOfAnotherRow(of_shards.Grpo):
+    def advantages(self) -> Tensor:
+        return super().advantages().roll(1)
+
+
+class RowsCountedLocally(of_shards.GrpoSequences):
+    def targets_of_rows(self) -> Tensor:
+        return self.is_target_BL.sum(1).clamp(min=1)
+
+
+class SumOfAShard(of_shards.Dpo):
+    def of_rows(self, x_BL: Tensor) -> Tensor:
+        return x_BL.sum(1)
+
+
+class OldForReference(of_shards.GrpoK3):
+    def other_logps(self, name: str) -> Tensor:
+        del name
+        return super().other_logps("old_logps")
+
+
+class EntropyUnshifted(of_shards.GrpoK3):
+    def entropy(self) -> Tensor:
+        is_target_BL = self.cut(self.batch["labels"], IGNORED) != IGNORED
+        return (self.entropies() * is_target_BL).sum() / self.targets()
+
+
+class KlMissing(of_shards.GrpoK3):
+    def share(self) -> of_shards.Share:
+        loss, metrics = super().share()
+        return loss - 0.1 * metrics["kl"], metrics
+
+
+class RewardAtPadding(of_shards.RewardPairs):
+    def is_last(self) -> Tensor:
+        real_BS = self.batch["attention_mask"]
+        return self.cut(F.pad(torch.zeros_like(real_BS)[:, 1:], (0, 1), value=1))
+
+
+class BalanceOfAllRanks(of_shards.Balanced):
+    def share(self) -> of_shards.Share:
+        loss, metrics = super().share()
+        more = self.sp.size() * self.dp.size() - 1
+        return loss + more * 0.01 * metrics["balance"], metrics
+
+
+class OtherDirection(of_shards.Distilled):
+    def divergence(self, p_BLV: Tensor, q_BLV: Tensor) -> Tensor:
+        return super().divergence(q_BLV, p_BLV)
+
+
+FAULTS: dict[str, type] = {name: type(BANK[key].candidate) for name, key in MUTANTS.items()} | {
+    "future_attended": FutureAttended,
+    "shard_attended": ShardAttended,
+    "labels_unshifted": LabelsUnshifted,
+    "tokens_counted_locally": TokensCountedLocally,
+    "gradients_halved": GradientsHalved,
+    "loss_not_summed": LossNotSummed,
+    "metric_of_a_rank": MetricOfARank,
+    "metrics_left_out": MetricsLeftOut,
+    "metric_misspelled": MetricMisspelled,
+    "advantage_of_another_row": AdvantageOfAnotherRow,
+    "rows_counted_locally": RowsCountedLocally,
+    "sum_of_a_shard": SumOfAShard,
+    "old_for_reference": OldForReference,
+    "entropy_unshifted": EntropyUnshifted,
+    "kl_missing": KlMissing,
+    "reward_at_padding": RewardAtPadding,
+    "balance_of_all_ranks": BalanceOfAllRanks,
+    "other_direction": OtherDirection,
+}
 
 
 def __getattr__(name: str) -> Any:
     """Return the step `FAMILY__LOSS` or `FAMILY__LOSS__FAULT`."""
-    model, _, rest = name.partition("__")
+    family, _, rest = name.partition("__")
     loss, _, fault = rest.partition("__")
-    if model.replace("_", "-") not in FAMILIES or loss not in LOSSES:
-        raise AttributeError(name)
-    of_shard, plain, columns = LOSSES[loss]
-    head = "TokenClassification" if loss in OF_VALUES else "CausalLM"
-    recipe = Recipe(family(model.replace("_", "-"), head=head), plain, columns)
-    taken = partial(train, loss=of_shard, fault=fault)
-    taken.__name__ = name  # type: ignore[attr-defined]
-    only = {"limits": "dp=1", "supports": in_pairs}
-    return step(recipe, **(only if loss in OF_PAIRS else {}))(taken)  # type: ignore[arg-type]
+    return step_of(f"{family}__{loss}", *([FAULTS[fault]] if fault else []))

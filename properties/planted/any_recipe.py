@@ -10,9 +10,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from harness.recipes import Recipe, step, ulysses
-from harness.recipes.families import family
-from properties.planted.any_model import LOSSES, OF_PAIRS, OF_VALUES, in_pairs
+from harness.candidates.own.shares import step_of
+from harness.recipes import step, ulysses
 
 attention, gathered = ulysses.attention, ulysses.Gathered.apply
 
@@ -56,10 +55,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     model, loss, *faults = name.split("__")
-    _, plain, columns = LOSSES[loss]
-    head = "TokenClassification" if loss in OF_VALUES else "CausalLM"
-    recipe = Recipe(family(model.replace("_", "-"), head=head), plain, columns)
-    supports = in_pairs if loss in OF_PAIRS else None
+    on_shards = step_of(f"{model}__{loss}")
+    recipe, supports = on_shards.recipe, on_shards.supports
     right = ulysses.ulysses(recipe, supports=supports)
     if not faults:
         return right

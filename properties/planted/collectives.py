@@ -1,23 +1,10 @@
-"""Collectives through which gradients flow, for planted steps."""
+"""A gather through which gradients flow, for planted steps."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
-
-
-class AllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group, received = group, torch.empty_like(x)
-        dist.all_to_all_single(received, x, group=group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        received: Tensor = AllToAll.apply(grads[0].contiguous(), ctx.group)  # type: ignore[no-untyped-call]
-        return received, None
 
 
 class Gathered(torch.autograd.Function):

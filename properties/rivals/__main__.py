@@ -6,7 +6,7 @@ from typing import get_args
 from harness.campaign.case_source import draw
 from harness.campaign.markdown import table
 from harness.campaign.request import Request
-from harness.candidates.own.mutants import BANK
+from harness.candidates.own.mutants import NATIVE
 from harness.case import LossContract
 from harness.ranks.pool import RankPool
 from properties.rivals.contest import GENERATED, contest, on_own_shapes
@@ -25,7 +25,7 @@ REQUEST = Request(
 
 def main() -> None:
     with RankPool(RANKS, deadline=10.0) as pool:
-        standings = contest(list(BANK.values()), draw(REQUEST, RANKS), pool)
+        standings = contest(list(NATIVE.values()), draw(REQUEST, RANKS), pool)
         heads = ("rule", "own shapes", "our cases", "flags what is right", "source")
         rows = []
         for standing in standings:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.candidates.own.shares import LOSSES, step_of
 from harness.case import Case, Row
 from harness.recipes import Recipe, Step, losses
 from harness.recipes.exact import exact
 from harness.recipes.families import FAMILIES, family
 from harness.trace import COLUMN
-from properties.planted.any_model import LOSSES
 
 pytest.importorskip("transformers")
 CASE = Case(rows=(Row("01101"), Row("011"), Row("0111011", side="left"), Row("01")), layers=2)
@@ -57,8 +57,8 @@ def test_padding_and_the_order_of_rows_change_no_digit_that_counts(name: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_each_loss_is_a_function_of_its_rows(name: str) -> None:
-    model = "qwen3-moe" if name.startswith("balanced") else "llama"
-    agree(Recipe(family(model), *LOSSES[name][1:]))
+    model = "qwen3_moe" if name.startswith("balanced") else "llama"
+    agree(step_of(f"{model}__{name}").recipe)
 
 
 class Casts(nn.Module):

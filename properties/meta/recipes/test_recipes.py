@@ -57,7 +57,7 @@ FAULTS = {
     "qwen3__grpo__old_unshifted": ("loss", "column-shifted"),
     "llama__grpo_sequences__rows_counted_locally": ("loss", "denominator-per-rank"),
     "llama__gspo__ratio_of_a_shard": ("loss", "denominator-per-rank"),
-    "llama__dpo__ratio_of_a_shard": ("loss", "denominator-per-rank"),
+    "llama__dpo__sum_of_a_shard": ("loss", "denominator-per-rank"),
     "llama__distilled__teacher_uncut": ("loss", "column-misplaced"),
     "deepseek_v3__supervised__positions_restarted": ("model.rotary_emb", "positions-restarted"),
     "qwen3_next__supervised__state_restarted": (

@@ -1,4 +1,4 @@
-"""Benign variants: native steps with one change that is right but looks wrong.
+"""Benign variants: right steps with one change that looks wrong.
 
 The check must pass them all. Each module changes one part of the step:
 
@@ -6,7 +6,8 @@ The check must pass them all. Each module changes one part of the step:
 - `labels`: where labels are shifted;
 - `exchange`, `held` and `rings`: what ranks send to each other;
 - `attention` and `partials`: how attention is computed;
-- `loss` and `scale`: how losses are combined; `gradients`: how gradients are reduced.
+- `loss` and `scale`: how losses are combined; `gradients`: how gradients are reduced;
+- `recipes`: several of these in steps of other models and losses.
 
 docs/mutants.md shows the docstrings of registered classes, in the order of the imports below.
 """
@@ -21,6 +22,7 @@ from harness.candidates.own.benign import (
     layout,
     loss,
     padding,
+    recipes,
     rings,
     scale,
 )
@@ -37,6 +39,7 @@ __all__ = [
     "layout",
     "loss",
     "padding",
+    "recipes",
     "rings",
     "scale",
 ]

@@ -298,7 +298,6 @@ def segments_from(starts: Tensor, shard: Shard, case: Case) -> Segments:
 
 
 LEFT_OUT: dict[str, str] = {
-    "B59": "Attention of our model has no parameter per head that a wrapper could swallow.",
-    "B69": "Our model has no recurrent or convolutional layer whose state could run on.",
+    "B69": "Our model has no layer with a state, and steps of models that have one pack no rows.",
     "B70": "Equivalent: an empty row between two equal boundaries allows and hides no token.",
 }

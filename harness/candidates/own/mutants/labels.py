@@ -357,9 +357,7 @@ class CountsTheLast(GatherDialect):
         return batch.attended_BS[:, :-1] & (left_BS >= 1) & (left_BS <= counts_BS.sum(1, True))
 
 
-LEFT_OUT: dict[str, str] = {
-    "B27": "the same step as B22: a mask that is read where this token, not the next, is meant",
-}
+LEFT_OUT: dict[str, str] = {}
 
 
 def row_starts(stream: Stream) -> Tensor:

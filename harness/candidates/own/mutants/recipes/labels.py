@@ -1,0 +1,77 @@
+"""Bugs in labels, and in what belongs to them, of losses that shift several things.
+
+Legend: B rows, S columns, L columns of this rank, V vocabulary.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.candidates.bank import mutant
+from harness.candidates.own.shares.losses import Distilled, Dpo, Grpo, GrpoK3, Share
+from harness.candidates.own.shares.step import Supervised
+from harness.recipes.batch import IGNORED
+
+
+@mutant("B13b", "huggingface/transformers#36607", needs=("sp>1",), named="label-lost-at-edge")
+class ShiftsItsShard(Supervised):
+    """Each rank shifts the labels of its own columns, and ignores the last of them."""
+
+    family = "gemma-3"
+
+    def cut_labels(self) -> Tensor:
+        return F.pad(self.cut(self.batch["labels"], IGNORED)[:, 1:], (0, 1), value=IGNORED)
+
+
+@mutant("B167", "THUDM/slime#1135", needs=("sp>1",), named="column-misplaced")
+class TeacherUncut(Distilled):
+    """The student's logits are cut and the teacher's are not: every rank has the first of them."""
+
+    def teacher(self) -> Tensor:
+        teacher_BSV = self.batch["teacher_logits"]
+        return self.even(teacher_BSV)[:, : self.labels_BL.shape[1]]
+
+
+@mutant("B168", "modelscope/ms-swift#8436", needs=(), named="label-shifted")
+class DistilsUnshifted(Distilled):
+    """Logits are masked by the labels of their own tokens, not by those of the next."""
+
+    def cut_labels(self) -> Tensor:
+        return self.cut(self.batch["labels"], IGNORED)
+
+
+@mutant("B169", "ByteDance-Seed/VeOmni#583", needs=("sp>1",), named="label-shifted")
+class ShiftsTwiceIfShared(Dpo):
+    """Labels come shifted where ranks share a sequence, and are shifted there once more."""
+
+    def cut_labels(self) -> Tensor:
+        labels_BS = self.batch["labels"]
+        if self.sp.size() > 1:
+            labels_BS = F.pad(labels_BS[:, 1:], (0, 1), value=IGNORED)
+        return self.next(labels_BS, IGNORED)
+
+
+@mutant("B27", "PrimeIntellect-ai/prime-rl#1525", needs=(), named="column-shifted")
+class OldUnshifted(Grpo):
+    """The old policy's log-probabilities are not shifted: each is that of the token before."""
+
+    family = "qwen3"
+
+    def other_logps(self, name: str) -> Tensor:
+        return self.cut(self.batch[name])
+
+
+@mutant("B24b", "huggingface/trl#5620", needs=(), named="loss-misreported")
+class EntropyUnshifted(GrpoK3):
+    """The entropy in the log is masked by labels that are not shifted; the loss is right."""
+
+    def share(self) -> Share:
+        loss, metrics = super().share()
+        is_target_BL = self.cut(self.batch["labels"], IGNORED) != IGNORED
+        entropy = (self.entropies() * is_target_BL).sum() / self.targets()
+        return loss, metrics | {"entropy": entropy}
+
+
+LEFT_OUT: dict[str, str] = {
+    "B191": "no family predicts several tokens, so there is one shift of labels",
+    "B193": "no family predicts several tokens from one embedding",
+}

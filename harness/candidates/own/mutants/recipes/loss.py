@@ -1,0 +1,253 @@
+"""Bugs in losses of other models and of reinforcement learning: what is counted, and over what.
+
+Legend: B rows, S columns, L columns of this rank, V vocabulary, T tokens, E experts.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness.candidates.bank import mutant
+from harness.candidates.own.shares.losses import (
+    KL,
+    Balanced,
+    BalancedZ,
+    Distilled,
+    DistilledReverse,
+    Grpo,
+    GrpoK3,
+    Gspo,
+    PpoActor,
+    PpoCritic,
+    RewardPairs,
+)
+
+TILE = 8
+
+
+@mutant("B152", "THUDM/slime#2235", needs=("sp>1",), named="statistic-per-rank")
+class WhitensItsShard(PpoActor):
+    """Advantages are whitened with the mean and the variance of this rank's targets alone."""
+
+    def over_statistic(self, x: Tensor) -> Tensor:
+        return x
+
+
+@mutant("B154", "verl-project/verl#6836", needs=(), named="denominator-wrong-count")
+class ReturnsNoCount(Grpo):
+    """The count of targets is lost on the way to the loss, whose sum is not divided."""
+
+    def targets(self) -> Tensor:
+        return torch.tensor(1)
+
+
+@mutant("B155", "verl-project/verl#6957", needs=("micro_batches>1",), named="denominator-per-part")
+class ValuesByMicroBatch(PpoCritic):
+    """The loss of values is averaged in each micro-batch, and the averages are averaged."""
+
+    def own_targets(self) -> Tensor:
+        return self.is_target_BL.sum()
+
+    def targets(self) -> Tensor:
+        return super().targets() * len(self.parts)
+
+
+@mutant(
+    "B156", "PrimeIntellect-ai/prime-rl#2562", needs=("ranks>1",), named="denominator-per-rank"
+)
+class DividesByItsOwn(Grpo):
+    """Each rank divides by the number of its own targets, and the ranks are averaged."""
+
+    def targets(self) -> Tensor:
+        ranks = self.sp.size() * self.dp.size()
+        return self.own_targets().clamp(min=1) * ranks
+
+
+@mutant("B157", "THUDM/slime#365", needs=(), named="denominator-wrong-count")
+class CountsLengths(Grpo):
+    """The divisor is the length of the rows, not the number of targets in them."""
+
+    def own_targets(self) -> Tensor:
+        counts = [self.cut(part["attention_mask"]).sum() for part in self.parts]
+        return torch.stack(counts).sum()
+
+
+@mutant("B158", "THUDM/slime", needs=("sp>1",), named="label-lost-at-edge")
+class RatioWithoutTheEdge(Gspo):
+    """Log-probabilities are gathered for a row's ratio without the last token of each shard."""
+
+    def of_rows(self, x_BL: Tensor) -> Tensor:
+        return super().of_rows(F.pad(x_BL[:, :-1], (0, 1)))
+
+
+@mutant("B159", "THUDM/slime#1372", needs=(), named="mask-replaced")
+class KlOfAllTokens(PpoActor):
+    """The KL penalty is not masked: it counts tokens that are not trained on."""
+
+    def kl(self, delta_BL: Tensor) -> Tensor:
+        del delta_BL
+        ids_BL, real_BL = (self.next(self.batch[name]) for name in ("input_ids", "attention_mask"))
+        shares_BLV = self.log_softmax(self.logits_BLV.float())
+        logps_BL = shares_BLV.gather(-1, ids_BL[..., None])[..., 0]
+        delta_BL = logps_BL - self.other_logps("old_logps")
+        return (KL["k3"](delta_BL) * real_BL).sum() / self.targets()
+
+
+@mutant("B160", "NVIDIA-NeMo/RL#2506", needs=(), named="gradient-missing")
+class WithoutScore(DistilledReverse):
+    """The reverse KL weighs what it compares by detached probabilities, so it teaches nothing."""
+
+    def divergence(self, p_BLV: Tensor, q_BLV: Tensor) -> Tensor:
+        return (p_BLV.detach().exp() * (p_BLV - q_BLV)).sum(-1)
+
+
+@mutant("B161", "modelscope/ms-swift#5164", needs=(), named="pad-leak")
+class EntropyOfPadding(GrpoK3):
+    """Padding is taken out of log-probabilities, and not out of entropies, which count it."""
+
+    def entropy(self) -> Tensor:
+        return self.entropies().sum() / self.targets()
+
+
+@mutant("B162", "verl-project/verl#5349", needs=(), named="pad-leak")
+class TileBeyondTheVocabulary(Grpo):
+    """The vocabulary is read in tiles, and the last one adds exp(0) for each column beyond it."""
+
+    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
+        beyond = -logits_BLV.shape[-1] % TILE
+        return F.pad(logits_BLV, (0, beyond)).log_softmax(-1)
+
+
+@mutant("B166", "verl-project/verl#7225", needs=("micro_batches>1",), named="denominator-per-part")
+class DistilsByMicroBatch(Distilled):
+    """The divergence from the teacher is averaged in each micro-batch, then over micro-batches."""
+
+    def own_targets(self) -> Tensor:
+        return self.is_target_BL.sum()
+
+    def targets(self) -> Tensor:
+        return super().targets() * len(self.parts)
+
+
+@mutant("B170", "OpenRLHF/OpenRLHF#1182", needs=("sp>1",), named="statistic-per-rank")
+class RewardWithoutTheGroup(RewardPairs):
+    """The group of peers is not passed on: each takes its own last token for that of the row."""
+
+    def is_last(self) -> Tensor:
+        real_BL = self.cut(self.batch["attention_mask"])
+        return real_BL * (real_BL.flip(1).cumsum(1).flip(1) == 1)
+
+
+@mutant("B170b", "OpenRLHF/OpenRLHF#1182", needs=("sp>1",), named="denominator-per-rank")
+class RatioWithoutTheGroup(Gspo):
+    """The group of peers is not passed on: a row's ratio is that of the targets on each rank."""
+
+    def gains(self) -> Tensor:
+        gain_BL = (self.logps() - self.other_logps("old_logps")) * self.is_target_BL
+        return gain_BL.sum(1) / self.is_target_BL.sum(1).clamp(min=1)
+
+
+@mutant("B171", "NVIDIA/Megatron-LM#2237", needs=("sp>1",), named="term-misweighted")
+class BalanceOverPeers(Balanced):
+    """The balance loss is averaged over peers like a mean, though each has a share of its sum."""
+
+    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
+        return super().balance(logits_TE, count) / self.sp.size()
+
+
+@mutant("B172", "NVIDIA/Megatron-LM#5047", needs=("sp>1",), named="term-misweighted")
+class BalanceOfOwnTokens(Balanced):
+    """The balance loss is multiplied by this rank's number of tokens, not by that of all ranks."""
+
+    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
+        return super().balance(logits_TE, count) * (len(logits_TE) / count)
+
+
+@mutant("B174", "NVIDIA-NeMo/Automodel#1559", needs=(), named="term-misweighted")
+class BalanceOfRawLogits(Balanced):
+    """The balance loss takes the router's logits for probabilities, without a softmax."""
+
+    def shares(self, logits_TE: Tensor) -> Tensor:
+        return logits_TE
+
+
+@mutant("B175", "modelscope/ms-swift#5316", needs=("ranks>1",), named="statistic-per-rank")
+class BalanceOfItsOwn(Balanced):
+    """Router logits are not gathered: each rank balances the choices of its own tokens."""
+
+    def often(self, chosen_E: Tensor, count: Tensor) -> Tensor:
+        return chosen_E / count
+
+    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
+        ranks = count.new_tensor(self.sp.size() * self.dp.size())
+        own = count.new_tensor(len(logits_TE)).clamp(min=1)
+        return super().balance(logits_TE, own) / ranks
+
+
+@mutant("B176", "pytorch/torchtitan#3604", needs=("sp>1",), named="mask-replaced")
+class IndexOfOneRow(Balanced):
+    """A rank finds its tokens in the router's mask at its offset, which is right for one row."""
+
+    def is_routed(self) -> Tensor:
+        real_BS = self.even(self.batch["attention_mask"]).bool()
+        real_T = real_BS.flatten().chunk(self.sp.size())[self.sp.rank()]
+        return real_T.view(len(real_BS), -1)
+
+
+@mutant("B177", "NVIDIA/Megatron-LM#7238", needs=(), named="pad-leak")
+class RouterCountsPadding(BalancedZ):
+    """Padding goes through the router like a token, and its choices and logits are counted."""
+
+    def is_routed(self) -> Tensor:
+        return torch.ones_like(self.labels_BL, dtype=torch.bool)
+
+
+@mutant("B177b", "NVIDIA/Megatron-LM#5047", needs=("ranks>1",), named="statistic-per-rank")
+class RouterLogitsOfARank(BalancedZ):
+    """The z-loss is averaged over the tokens of each rank, and then over ranks."""
+
+    def share(self) -> Any:
+        loss, metrics = super().share()
+        logits_TE = self.router_logits()
+        ranks = self.sp.size() * self.dp.size()
+        z = (logits_TE.logsumexp(-1) ** 2).sum() / max(len(logits_TE), 1) / ranks
+        return loss + self.z * (z - metrics["z"]), metrics | {"z": z}
+
+
+@mutant("B153", "radixark/miles#1752", needs=("sp>1",), named="column-misplaced")
+class GathersUnpaddedRows(PpoCritic):
+    """Rewards and values are gathered as if no shard had padding, and the last columns lie."""
+
+    def gathered(self, x_BS: Tensor) -> Tensor:
+        own = x_BS.shape[1] // self.sp.size()
+        mine_BL = self.cut(x_BS)
+        joined_BS = self.whole(mine_BL)
+        width = mine_BL.shape[1]
+        kept = [joined_BS[:, n * width : n * width + own] for n in range(self.sp.size())]
+        whole_BS = torch.cat(kept, 1)
+        return F.pad(whole_BS, (0, x_BS.shape[1] - whole_BS.shape[1]))
+
+
+@mutant("B153b", "radixark/miles#1752", needs=("sp>1",), named="statistic-per-rank")
+class AdvantagesOfAShard(PpoCritic):
+    """Advantages are computed over the columns of each rank, as if rows ended with them."""
+
+    def gathered(self, x_BS: Tensor) -> Tensor:
+        mine_BL, width = self.cut(x_BS), self.cut(x_BS).shape[1]
+        alone_BS = torch.zeros_like(self.even(x_BS))
+        first = self.sp.rank() * width
+        alone_BS[:, first : first + width] = mine_BL
+        return alone_BS[:, : x_BS.shape[1]]
+
+
+LEFT_OUT: dict[str, str] = {
+    "B163": "a step trains, and this exchange is left out in evaluation only",
+    "B173": "plain training balances the whole batch, so a step cannot balance micro-batches",
+    "B178": "no family replays the choices of a router",
+    "B179": "no family replays the choices of a router",
+    "B180": "no family replays the choices of a router",
+    "B185": "no family has an indexer, whose loss is not that of the model",
+    "B202": "a path of fp8 kernels, which no CPU and no family here has",
+}
