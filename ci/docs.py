@@ -13,6 +13,7 @@ from tier.steps import PLANS, STEPS
 
 from harness.anomalies import ANOMALIES
 from harness.campaign.markdown import replace_marked, table
+from harness.candidates.bank import Benign, Mutant
 from harness.candidates.own.benign import BANK as BENIGN
 from harness.candidates.own.mutants import BANK as MUTANTS
 from harness.candidates.own.mutants import LEFT_OUT
@@ -75,15 +76,19 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
     heads = ("name", "what it looks like", "usual cause", "for example")
     anomalies = ((f"`{a.name}`", a.looks, a.cause, examples(a.name)) for a in ANOMALIES.values())
     yield "docs/anomalies.md", "anomalies", heads, anomalies
-    heads = ("mutant", "the bug", "needs", "name", "all keys", "required", "alone", "threads")
+    heads = (
+        "mutant", "step", "the bug", "needs", "name", "all keys", "required", "alone", "threads",
+    )  # fmt: skip
     mutants = (
-        (m.key, m.sentence, ", ".join(m.needs) or "nothing", m.anomaly, *named(m.key),
-         ALONE[m.key], ", ".join(m.threads))
+        (m.key, step_name(m), m.sentence, ", ".join(m.needs) or "nothing", m.anomaly,
+         *named(m.key), ALONE.get(m.key, "not tried"), ", ".join(m.threads))
         for m in MUTANTS.values()
     )  # fmt: skip
     yield "docs/mutants.md", "mutants", heads, mutants
-    heads = ("variant", "the change", "could be taken for")
-    benign = ((each.key, each.sentence, each.looks_like) for each in BENIGN.values())
+    heads = ("variant", "step", "the change", "could be taken for")
+    benign = (
+        (each.key, step_name(each), each.sentence, each.looks_like) for each in BENIGN.values()
+    )
     yield "docs/mutants.md", "benign", heads, benign
     yield "docs/mutants.md", "left-out", ("bug", "why"), LEFT_OUT.items()
     steps = ((f"`{s.name}`", s.shows, f"{s.most} s", ", ".join(s.devices)) for s in STEPS)
@@ -97,6 +102,11 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
         for v in vectors
     )
     yield "golden/README.md", "goldens", heads, goldens
+
+
+def step_name(entry: Mutant | Benign) -> str:
+    """Return what a mutant or a benign variant is made of, as the tables have it."""
+    return f"`{entry.trains}`" if entry.trains else "native"
 
 
 def upstream(golden: str) -> list[str]:

@@ -231,7 +231,7 @@ _ALL = (
     ),
     Anomaly(
         "loss-misreported",
-        "gradients are right and the reported loss is not",
+        "gradients are right and the reported loss, or a metric beside it, is not",
         "the number for the log is reduced otherwise than the loss",
     ),
     Anomaly(

@@ -29,7 +29,7 @@ from harness.diagnosis.inputs import (
 from harness.diagnosis.labels import labels_from_losses, looks_of_labels
 from harness.diagnosis.losses import name_loss
 from harness.diagnosis.weights import looks_of_weights
-from harness.trace import GRADIENT, WAITS, Fault, Kind, Misfit, MisfitKind, Trace
+from harness.trace import GRADIENT, METRIC, WAITS, Fault, Kind, Misfit, MisfitKind, Trace
 from harness.trace.trace import Values
 
 # The keys that reveal the most between ids and losses.
@@ -62,7 +62,12 @@ def name_divergence(comparison: Comparison, oracle: Trace, got: Trace) -> tuple[
     ]
     looks = [_doubt_rounding(look, evidence) for look in found]
     if not looks:
-        looks = [Look("unclassified", f"first wrong: {(evidence.wrong_keys or ['nothing'])[0]}")]
+        first = (evidence.wrong_keys or ["nothing"])[0]
+        # Metrics come after the loss and all gradients.
+        is_for_the_log = first.startswith(METRIC)
+        name = "loss-misreported" if is_for_the_log else "unclassified"
+        right = ", and the loss and all gradients are right" if is_for_the_log else ""
+        looks = [Look(name, f"first wrong: {first}{right}")]
     # If a name occurs several times, its first look is kept.
     return tuple({look.name: look for look in reversed(looks)}.values())[::-1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.candidates import locate
 from harness.candidates.bank import STAGES
-from harness.candidates.own.mutants import BANK
+from harness.candidates.own.mutants import NATIVE
 from harness.cli import main
 from harness.compare import Change, Verdict, drift
 from harness.generation.situations import SITUATIONS
@@ -101,8 +101,8 @@ def test_goldens_that_are_generated_from_vectors_mean_the_same_as_the_committed_
 def test_every_situation_and_every_anomaly_has_a_golden(goldens: dict[str, Golden]) -> None:
     met = {name for golden in goldens.values() for name in golden.vector.situations}
     assert SITUATIONS.keys() - met == set()
-    hunted = [BANK[key] for golden in goldens.values() for key in golden.vector.hunts]
-    named = {mutant.anomaly for mutant in BANK.values()}
+    hunted = [NATIVE[key] for golden in goldens.values() for key in golden.vector.hunts]
+    named = {mutant.anomaly for mutant in NATIVE.values()}
     assert named - {mutant.anomaly for mutant in hunted} == FAULTS
     stages = [mutant.stage for mutant in hunted]
     assert min(stages.count(stage) for stage in STAGES) >= 2

@@ -71,7 +71,7 @@ def _make_vector(name: str, line: str, options: Add) -> "Vector":
     """Return the golden without its numbers; raise `UsageError` if something about it is bad."""
     from difflib import get_close_matches
 
-    from harness.candidates.own.mutants import BANK
+    from harness.candidates.own.mutants import NATIVE
     from harness.generation.situations import situations_of
     from harness.golden import Vector
     from harness.golden.vector import NAME
@@ -86,8 +86,8 @@ def _make_vector(name: str, line: str, options: Add) -> "Vector":
     if options.candidate and hunts:
         raise UsageError(f"--hunts={as_text(hunts)}: tells what differs from plain training only")
     for key in hunts:
-        if key not in BANK:
-            near = ", ".join(get_close_matches(key, BANK, 3, 0.0))
+        if key not in NATIVE:
+            near = ", ".join(get_close_matches(key, NATIVE, 3, 0.0))
             raise UsageError(f"--hunts={key}: there is no such mutant; near: {near}")
     case = parse(line)
     if case.dtype != "fp64":

@@ -28,7 +28,7 @@ DROPPED, SOME = "B57", ("B57", "B13", "B17", "B40", "B60")
 
 @pytest.fixture
 def few_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same_numbers, "BANK", {key: BANK[key] for key in SOME})
+    monkeypatch.setattr(same_numbers, "NATIVE", {key: BANK[key] for key in SOME})
 
 
 def cited_keys(candidate: str, pool: RankPool) -> list[str]:

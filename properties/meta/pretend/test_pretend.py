@@ -67,8 +67,9 @@ def test_the_native_step_uses_only_its_device(
 
 @pytest.mark.slow
 def test_benign_variants_pass_on_a_pretended_gpu(pool: RankPool) -> None:
-    assert len(BENIGN) >= 80
-    assert explain_failures(CASE, [f"benign.{key}" for key in BENIGN], pool) == {}
+    native = [f"benign.{key}" for key, variant in BENIGN.items() if not variant.trains]
+    assert len(native) >= 80
+    assert explain_failures(CASE, native, pool) == {}
 
 
 @pytest.mark.slow

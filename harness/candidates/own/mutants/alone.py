@@ -1,4 +1,4 @@
-"""Which property kills each mutant without any reference; written by ci/alone.py."""
+"""Which property kills each native mutant without a reference; see ci/alone.py."""
 
 ALONE: dict[str, str] = {
     "B01": "a run comes to its end, and its parts fit together",

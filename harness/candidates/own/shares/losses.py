@@ -246,14 +246,14 @@ class PpoCritic(Advantages):
 
 
 class PpoActor(Advantages):
-    """Advantages are those of the targets, which are one token further than what predicts them."""
+    """Advantages are those of the targets, so a rank needs that of the first token of the next."""
 
     loss, plain = "ppo_actor", staticmethod(losses.ppo_actor)
     columns = FAR_LOGPS | {"rewards": token(), "old_values": token()}
 
     def share(self) -> Share:
         delta_BL = self.logps() - self.other_logps("old_logps")
-        loss_BL, clipped_BL = clipped(delta_BL.exp(), self.next(self.whitened()))
+        loss_BL, clipped_BL = clipped(delta_BL.exp(), self.next(self.whole(self.whitened())))
         kl = self.kl(delta_BL)
         return self.mean(loss_BL) + 0.1 * kl, {"kl": kl, "clipped": self.mean(clipped_BL)}
 
@@ -262,23 +262,20 @@ class PpoActor(Advantages):
 
     def whitened(self) -> Tensor:
         """Return advantages with the mean and the variance that they have over all targets."""
-        gains = [self.gae(part) for part in self.parts]
-        masks = [part["labels"] != IGNORED for part in self.parts]
-        pairs = list(zip(gains, masks, strict=True))
-        count = self.over_targets([(torch.ones_like(x), mask) for x, mask in pairs]).clamp(min=1)
-        mean = self.over_targets(pairs) / count
-        centred = [((x - mean) * mask, mask) for x, mask in pairs]
-        variance = self.over_targets([(x.square(), mask) for x, mask in centred]) / count
+        masks = [self.cut(part["labels"], IGNORED) != IGNORED for part in self.parts]
+        gains = [self.cut(self.gae(part)) for part in self.parts]
+        count = self.over_statistic(masks).clamp(min=1)
+        mean = (
+            self.over_statistic([x * mask for x, mask in zip(gains, masks, strict=True)]) / count
+        )
+        centred = [(x - mean) * mask for x, mask in zip(gains, masks, strict=True)]
+        variance = self.over_statistic([x.square() for x in centred]) / count
         here = next(n for n, part in enumerate(self.parts) if part is self.batch)
-        return centred[here][0] * (variance + 1e-8).rsqrt()
+        return centred[here] * (variance + 1e-8).rsqrt()
 
-    def over_targets(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the sum over the targets of all micro-batches on all ranks."""
-        own = [(self.cut(x_BS * mask_BS)).sum() for x_BS, mask_BS in pairs]
-        return self.over_statistic(torch.stack(own).sum())
-
-    def over_statistic(self, x: Tensor) -> Tensor:
-        return self.over_all(x)
+    def over_statistic(self, parts: list[Tensor]) -> Tensor:
+        """Return the sum over all micro-batches and ranks."""
+        return self.over_all(torch.stack([x_BL.sum() for x_BL in parts]).sum())
 
 
 class Distilled(Supervised):

@@ -31,8 +31,8 @@ TILE = 8
 class WhitensItsShard(PpoActor):
     """Advantages are whitened with the mean and the variance of this rank's targets alone."""
 
-    def over_statistic(self, x: Tensor) -> Tensor:
-        return x
+    def over_statistic(self, parts: list[Tensor]) -> Tensor:
+        return torch.stack([x_BL.sum() for x_BL in parts]).sum()
 
 
 @mutant("B154", "verl-project/verl#6836", needs=(), named="denominator-wrong-count")
@@ -88,14 +88,15 @@ class KlOfAllTokens(PpoActor):
 
     def kl(self, delta_BL: Tensor) -> Tensor:
         del delta_BL
-        ids_BL, real_BL = (self.next(self.batch[name]) for name in ("input_ids", "attention_mask"))
+        ids_BL = self.next(self.batch["input_ids"])
+        is_real_BL = self.next(self.batch["attention_mask"] * (self.batch["position_ids"] > 0))
         shares_BLV = self.log_softmax(self.logits_BLV.float())
         logps_BL = shares_BLV.gather(-1, ids_BL[..., None])[..., 0]
         delta_BL = logps_BL - self.other_logps("old_logps")
-        return (KL["k3"](delta_BL) * real_BL).sum() / self.targets()
+        return (KL["k3"](delta_BL) * is_real_BL).sum() / self.targets()
 
 
-@mutant("B160", "NVIDIA-NeMo/RL#2506", needs=(), named="gradient-missing")
+@mutant("B160", "NVIDIA-NeMo/RL#2506", needs=(), named="gradient-partial")
 class WithoutScore(DistilledReverse):
     """The reverse KL weighs what it compares by detached probabilities, so it teaches nothing."""
 
