@@ -71,7 +71,9 @@ def test_the_bank_has_over_a_hundred_mutants_in_all_ten_stages() -> None:
 def test_over_forty_mutants_have_a_recipe_and_train_as_a_right_step_does() -> None:
     with_recipe = [mutant for mutant in BANK.values() if mutant.key not in NATIVE]
     assert len(with_recipe) >= 40
-    for entry in (*with_recipe, *(each for each in BENIGN.values() if each.trains)):
+    entries: list[Mutant | Benign] = [*with_recipe]
+    entries += [variant for variant in BENIGN.values() if variant.trains]
+    for entry in entries:
         right = locate(f"{SHARES}:{entry.trains}")
         step: Any = entry.candidate
         plain = step_of(entry.trains).recipe
