@@ -16,7 +16,7 @@ from harness.recipes.batch import IGNORED
 class ShiftsItsShard(Supervised):
     """Each rank shifts the labels of its own columns, and ignores the last of them."""
 
-    family = "gemma-3"
+    family = "mistral"
 
     def cut_labels(self) -> Tensor:
         return F.pad(self.cut(self.batch["labels"], IGNORED)[:, 1:], (0, 1), value=IGNORED)
