@@ -1,7 +1,7 @@
 """Mutants that experiments name otherwise than expected, as `mutants --json` measured."""
 
-# The name from all emitted tensors, and the name from the required ones alone. A step with a recipe
-# shows the same in both cases.
+# The name from all emitted tensors, and the name from the required ones alone. A step with a
+# recipe shows the same in both cases.
 CALLED: dict[str, tuple[str, str]] = {
     "B11b": ("label-replaced", "unclassified"),
     "B48": ("kv-repeat", "kv-repeat"),
