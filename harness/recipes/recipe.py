@@ -24,7 +24,7 @@ from harness.reference.weights import TORCH_DTYPES
 from harness.trace import COMPUTED, DRAWN
 
 if TYPE_CHECKING:
-    from harness.candidates.protocol import Emit, Rank
+    from harness.rank import Emit, Rank
 
 # Precedes the name of a term in the variant that computes that term of the loss alone.
 TERM = "term "

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from harness.trace import GRADIENT, METRIC
 
 if TYPE_CHECKING:
-    from harness.candidates.protocol import Emit
+    from harness.rank import Emit
 
 Metrics = dict[str, Tensor]
 # FSDP, torch.compile and activation checkpointing put these into names of parameters.

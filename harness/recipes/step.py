@@ -19,7 +19,7 @@ from harness.recipes.result import emit_result, is_traced, silent
 from harness.reference.weights import TORCH_DTYPES
 
 if TYPE_CHECKING:
-    from harness.candidates.protocol import Emit, Rank
+    from harness.rank import Emit, Rank
 
 # A function may make groups of its own, and then every rank of the pool has to take part. The loss
 # is that of the recipe, so the case's own field for it stays at its default.
