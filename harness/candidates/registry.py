@@ -131,8 +131,8 @@ class Named:
 
     def load_recipe(self) -> PlainTraining:
         """Import and return a recipe, or a step with one; raise `UnknownCandidate` otherwise."""
-        recipe: PlainTraining = self._import()
-        return recipe
+        recipe: Any = self.load() if self.inside in ("bank", "library") else self._import()
+        return recipe  # type: ignore[no-any-return]
 
     def _import(self) -> Any:
         module = _from_file(self) if self.inside == "file" else _from_path(self)

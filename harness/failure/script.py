@@ -75,9 +75,11 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
     if fault and (fault.kind not in VISIBLE_FAULTS or fault.last_key == ASKING):
         raise NoScript(f"only `harness repro` shows this fault ({fault.kind})")
     source = source_of(comparison.candidate)
-    # A step with a recipe has plain training with it, which the script computes as well.
-    name = locate(comparison.candidate).attribute
-    call = f"{source.call}, {name}.run_plain" if comparison.against == RECIPE else source.call
+    # A user's step with a recipe has plain training with it, which the script computes as well. In
+    # the process of a library that would not be plain; there the stated numbers remain.
+    named = locate(comparison.candidate)
+    computes = comparison.against == RECIPE and not named.environment
+    call = f"{source.call}, {named.attribute}.run_plain" if computes else source.call
     headline, _, first_line, *lines = explain(comparison).splitlines()
     comments = [line[2:] for line in lines if line[2:9].strip() in COMMENT_LABELS]
     needed = max(case.ranks for case in (*comparison.inquiry.before, comparison.case))

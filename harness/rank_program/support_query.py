@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch.distributed import get_world_size
 
-from harness.against import asking
+from harness.against import asking, names_recipe
 from harness.candidates import Candidate, locate
 from harness.candidates.beside import put_first, require_own
 from harness.candidates.protocol import PlainTraining
@@ -47,13 +46,9 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
 
 def load_recipe(request: Run) -> PlainTraining:
     """Return the recipe, or the step with one, whose plain training is to run."""
-    named = locate(request.candidate)
-    if named.inside == "bank":
-        step: Any = named.load()
-        training: PlainTraining = step
-        return training
+    name = request.candidate
     with _importing(request.folder):
-        return locate_recipe(request.candidate).load_recipe()
+        return (locate_recipe(name) if names_recipe(name) else locate(name)).load_recipe()
 
 
 def _try_to_load(request: Run) -> tuple[str, str]:

@@ -22,12 +22,15 @@ class FolderPool:
     def __init__(
         self,
         size: int,
-        launch: Callable[[int, Collection[str]], Launch],
+        home: str,
+        launch: Callable[[int, str, Collection[str]], Launch],
         runs: Iterator[int],
         deadlines: Deadlines,
     ) -> None:
         # How many ranks the next launch has.
         self.size = size
+        # The environment that it runs in, as `Named.home` has it.
+        self.home = home
         # The folder whose candidates it serves; empty until the first has come.
         self.folder = ""
         self.waiting: deque[CaseRun] = deque()
@@ -108,7 +111,7 @@ class FolderPool:
         """Return the dispatcher of the present launch, or of a new one if there is none."""
         if self.dispatcher is None:
             self._imports.update(*(case_run.slow_imports for case_run in self.waiting))
-            launch = self._launch(self.size, self._imports)
+            launch = self._launch(self.size, self.home, self._imports)
             self.dispatcher = Dispatcher(launch, self.waiting, self._runs, self._deadlines)
             self.launches += 1
         return self.dispatcher

@@ -56,6 +56,8 @@ class RankPool:
     """`size` ranks that serve every (dp, sp) with dp * sp <= size.
 
     A published candidate needs ranks in its own environment: those of a pool with its `home`.
+    Plain training of a recipe has no part in what a library replaces in its process, nor in its
+    release of transformers. So there it has one rank, in the harness's own environment.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class RankPool:
         # By name of a foreign candidate, or of a recipe: its limits, and its recipe's hypotheses.
         self._known: dict[tuple[str, bool], tuple[str, list[str]]] = {}
         # The first also serves candidates without a folder.
-        self._folder_pools = [self._new_folder_pool(size)]
+        self._folder_pools = [self._new_folder_pool(size, home)]
         # The folder pool of the run that was collected last.
         self._served = self._folder_pools[0]
         # Submitted runs in order, each with the ranks that serve it.
@@ -143,7 +145,7 @@ class RankPool:
                 f"sp*dp={case.sp}*{case.dp}: needs {case.ranks} ranks and the pool has "
                 f"{self.size}; use a smaller mesh or more ranks"
             )
-        needed = candidate.home
+        needed = "" if plain else candidate.home
         if needed not in ("", self.home):
             raise NeedsOtherRanks(
                 f"candidate={candidate.full}: needs ranks that run in {needed}, and these run in "
@@ -151,7 +153,10 @@ class RankPool:
             )
         run = CaseRun(case, candidate.full, candidate.folder, traced, candidate.slow_imports)
         run.oracle, run.learns, run.plain, run.exactly = oracle, learns, plain, exactly
-        self._queue(run, self.size if plain else self._size_for(case, candidate))
+        if plain:
+            self._queue_plain(run)
+        else:
+            self._queue(run, self._size_for(case, candidate), self.home)
 
     def load(self, candidate: Named) -> None:
         """Load the code of a candidate or recipe before its first case, to show mistakes early.
@@ -165,8 +170,11 @@ class RankPool:
         run = CaseRun(ONE_RANK_CASE, candidate.full, candidate.folder, traced=False)
         run.slow_imports = candidate.slow_imports
         run.is_load_only = run.is_exclusive = True
-        run.plain = "load" if candidate.role == "against" else ""
-        self._queue(run, self.size)
+        if candidate.role == "against":
+            run.plain = "load"
+            self._queue_plain(run)
+        else:
+            self._queue(run, self.size, self.home)
 
     def limits(self, candidate: Named) -> str:
         """Return the limits that a candidate states; see `knows`."""
@@ -285,17 +293,21 @@ class RankPool:
         dispatcher = self._served.dispatcher
         return dispatcher.launch.logs() if dispatcher else {}
 
-    def _queue(self, case_run: CaseRun, size: int) -> None:
-        folder_pool = self._serving(case_run.folder, size)
+    def _queue_plain(self, case_run: CaseRun) -> None:
+        """Queue plain training for ranks of the harness's own environment."""
+        self._queue(case_run, 1 if self.home else self.size, "")
+
+    def _queue(self, case_run: CaseRun, size: int, home: str) -> None:
+        folder_pool = self._serving(case_run.folder, size, home)
         folder_pool.waiting.append(case_run)
         self._order.append((folder_pool, case_run))
         folder_pool.start()
 
-    def _serving(self, folder: str, size: int) -> FolderPool:
+    def _serving(self, folder: str, size: int, home: str) -> FolderPool:
         """Return a set of ranks that serves a folder; if there are many, an idle one changes."""
         for folder_pool in self._folder_pools:
             fits = not folder or folder_pool.folder in ("", folder)
-            if fits and folder_pool.size == size:
+            if fits and (folder_pool.size, folder_pool.home) == (size, home):
                 folder_pool.folder = folder_pool.folder or folder
                 return folder_pool
         # Over several hosts there is one set.
@@ -311,19 +323,19 @@ class RankPool:
             idle.close()
             # Move it to the end, where the search for idle ranks comes last.
             self._folder_pools.remove(idle)
-            idle.size = size
+            idle.size, idle.home = size, home
         else:
-            idle = self._new_folder_pool(size)
+            idle = self._new_folder_pool(size, home)
         self._folder_pools.append(idle)
         idle.folder = folder
         return idle
 
-    def _new_folder_pool(self, size: int) -> FolderPool:
-        def launch(size: int, imports: Collection[str]) -> Launch:
+    def _new_folder_pool(self, size: int, home: str) -> FolderPool:
+        def launch(size: int, home: str, imports: Collection[str]) -> Launch:
             nodes = self._nodes if size == self.size else None
-            return Launch(size, self.placement, nodes, self.home, imports)
+            return Launch(size, self.placement, nodes, home, imports)
 
-        return FolderPool(size, launch, self._runs, self.deadlines)
+        return FolderPool(size, home, launch, self._runs, self.deadlines)
 
     def _drop_runs(self) -> None:
         """Forget every run under way, and kill the ranks that have one."""

@@ -110,7 +110,8 @@ FAMILIES: dict[str, tuple[str, Callable[[Case], Options]]] = {
 def family(name: str, *, head: str = "CausalLM") -> Build:
     """Build models of a family: `Recipe(family("gpt-oss"), loss)`.
 
-    A critic has another head, with one number for each token: `head="TokenClassification"`.
+    A critic has another head, with one number for each token: `head="TokenClassification"`. That
+    of a reward model has one for each row: `head="SequenceClassification"`.
     """
     prefix, options = FAMILIES[name]
 
@@ -119,7 +120,7 @@ def family(name: str, *, head: str = "CausalLM") -> Build:
 
         text = "Text" if prefix == "Gemma3" else ""
         given = _usual(case) | options(case)
-        if head == "TokenClassification":
+        if head != "CausalLM":
             given |= {"num_labels": 1, "classifier_dropout": 0.0}
         config = getattr(transformers, f"{prefix}{text}Config")(**given)
         model: nn.Module = getattr(transformers, f"{prefix}For{head}")(config)

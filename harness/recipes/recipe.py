@@ -46,6 +46,14 @@ class Recipe:
     loss: Loss
     columns: Mapping[str, Column] = field(default_factory=dict)
 
+    def refuses(self, case: Case) -> str | None:
+        """Return why no step of this recipe runs a case, or None."""
+        if case.columns != "drawn" and not any(
+            isinstance(column, Drawn) for column in self.columns.values()
+        ):
+            return f"columns={case.columns}: its recipe draws no column"
+        return None
+
     @as_asked()
     def build(
         self, case: Case, device: torch.device, dtype: torch.dtype, *, nudge: float = 0.0

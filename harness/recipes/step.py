@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from harness.against import RECIPE_LIMITS
 from harness.case import Case
 from harness.recipes.batch import rows_of
-from harness.recipes.columns import Drawn
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
@@ -51,10 +50,8 @@ class Step:
         return self.function(*given, **named)
 
     def supports(self, case: Case) -> str | None:
-        columns = self.recipe.columns.values()
-        if case.columns != "drawn" and not any(isinstance(each, Drawn) for each in columns):
-            return f"columns={case.columns}: its recipe draws no column"
-        return self._supports(case) if self._supports else None
+        reason = self.recipe.refuses(case)
+        return reason or (self._supports(case) if self._supports else None)
 
     def run(self, case: Case, rank: "Rank", emit: "Emit") -> None:
         """Take the step on this rank; emit the loss, its metrics, and the gradients."""

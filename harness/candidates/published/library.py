@@ -4,6 +4,8 @@
     limits.py         LIMITS: by key, a function of a case that returns why it cannot run, or None.
                       STATED: by key, limits of single fields, such as "dtype=fp32" or "ranks=all";
                       only cases within them are drawn
+    recipes.py        RECIPES: by key, the recipe of a step that plain training of it judges, and
+                      not our own model; it does not import the library
     known.toml        the bugs that are known upstream
     mends.py          MENDS: by key of known.toml, a context manager without that bug; it imports
                       the library inside, because only ranks have it
@@ -24,12 +26,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.candidates.protocol import Emit, Rank
 from harness.case import Case
 from harness.importing import without_a_search_for_garbage
 from harness.untrusted import BadInput
+
+if TYPE_CHECKING:
+    from harness.recipes import Recipe
 
 GROUP = "harness.candidates"
 
@@ -105,6 +110,14 @@ class Library:
         return stated
 
     @property
+    def recipes(self) -> Mapping[str, "Recipe"]:
+        """By key, what plain training is for a step that does not train our own model."""
+        if not (self.folder / "recipes.py").is_file():
+            return {}
+        recipes: Mapping[str, Recipe] = importlib.import_module(f"{self.module}.recipes").RECIPES
+        return recipes
+
+    @property
     def mends(self) -> Mapping[str, Mend]:
         """By the key of a bug, a context manager that runs the pinned release without it."""
         if not (self.folder / "mends.py").is_file():
@@ -144,7 +157,7 @@ def libraries() -> dict[str, Library]:
 
 @dataclass(slots=True)
 class Published:
-    """One step of a library as a candidate: `supports` works anywhere, `run` only in its ranks."""
+    """One step of a library as a candidate: only `run` needs the library, and so its ranks."""
 
     name: str
     library: Library
@@ -156,8 +169,23 @@ class Published:
     def limits(self) -> str:
         return self.library.stated.get(self.key, "")
 
+    @property
+    def hypotheses(self) -> Mapping[str, object]:
+        """What can be wrong with a step of its recipe; empty if it has none."""
+        recipe = self.library.recipes.get(self.key)
+        return recipe.hypotheses if recipe else {}
+
     def supports(self, case: Case) -> str | None:
-        return self.library.limits[self.key](case)
+        # Only a shrunk case has plain columns; for others the recipes need not be imported.
+        recipe = self.library.recipes.get(self.key) if case.columns != "drawn" else None
+        reason = recipe.refuses(case) if recipe else None
+        return reason or self.library.limits[self.key](case)
+
+    def run_plain(
+        self, case: Case, rank: Rank, emit: Emit, variant: str, *, exactly: bool
+    ) -> None:
+        """Train as its recipe says."""
+        self.library.recipes[self.key].run_plain(case, rank, emit, variant, exactly=exactly)
 
     def run(self, case: Case, rank: Rank, emit: Emit) -> None:
         step = self.library.steps[self.key]

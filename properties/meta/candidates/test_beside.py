@@ -233,14 +233,14 @@ def test_idle_ranks_of_a_folder_make_room_for_those_of_another(
 
 def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_way() -> None:
     pool = RankPool(1, nodes=cast("OtherHosts", object()))
-    station = pool._serving("/a", 1)
+    station = pool._serving("/a", 1, "")
     station.waiting.append(CaseRun(ALONE, "/a/mine.py:STEP", "/a", traced=False))
     with pytest.raises(
         NeedsOtherRanks, match=r"candidate in /b: needs ranks of its own.* all serve /a"
     ):
-        pool._serving("/b", 1)
+        pool._serving("/b", 1, "")
     station.waiting.clear()
-    assert pool._serving("/b", 1) is station
+    assert pool._serving("/b", 1, "") is station
 
 
 def test_a_step_that_takes_all_ranks_has_a_set_of_its_own_for_each_size() -> None:
@@ -260,9 +260,9 @@ def test_on_several_hosts_what_fits_one_host_runs_there_and_larger_sizes_are_ref
     pool._known[over_all.full, False] = "ranks=all", []
     sizes = {case.ranks: pool._size_for(case, over_all) for case in (ALONE, CASE, OF_THREE)}
     assert sizes == {1: 1, 2: 2, 3: 4}
-    alone = pool._serving(over_all.folder, 1)
+    alone = pool._serving(over_all.folder, 1, "")
     alone.waiting.append(CaseRun(ALONE, over_all.full, over_all.folder, traced=False))
-    assert pool._serving("/b", 4) is not alone
+    assert pool._serving("/b", 4, "") is not alone
 
 
 @pytest.mark.slow

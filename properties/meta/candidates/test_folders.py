@@ -12,6 +12,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from harness.against import RECIPE_LIMITS
 from harness.anomalies import ANOMALIES
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
@@ -72,6 +73,15 @@ def test_a_folder_holds_requirements_steps_limits_and_a_readme(library: Library)
     assert steps(library) == set(library.limits)
     readme = (library.folder / "README.md").read_text()
     assert [key for key in library.limits if f"`{key}`" not in readme] == []
+
+
+@pytest.mark.parametrize(
+    "library", [each for each in LIBRARIES if each.recipes], ids=lambda library: library.name
+)
+def test_a_step_with_a_recipe_takes_one_step_whose_loss_is_its_own(library: Library) -> None:
+    assert library.recipes.keys() <= library.limits.keys()
+    for key in library.recipes:
+        assert set(RECIPE_LIMITS.split()) <= set(library.stated[key].split())
 
 
 @pytest.mark.slow(but=4)

@@ -26,7 +26,9 @@ def test_each_listed_bug_gets_the_name_in_known_toml(library: Library) -> None:
     names = {}
     with Pools(locate(f"{library.name}.{present[0].candidate[0]}").home, Request()) as pools:
         for bug in present:
-            candidate = only_required(f"{library.name}.{bug.candidate[0]}")
+            name = f"{library.name}.{bug.candidate[0]}"
+            # A step with a recipe emits no more than it must.
+            candidate = name if bug.candidate[0] in library.recipes else only_required(name)
             session = pools.of(bug.case.ranks)
             comparison = session.judge_one(Job(bug.case, locate(candidate)))
             names[bug.key] = add_diagnosis(comparison, session, SECONDS).inquiry.called

@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import gcd
 
+from harness.against import RECIPE_LIMITS
 from harness.case import Case, Row
+from harness.case.stated import ALL_RANKS, violated_limit
 
+# What steps of recipes have in common that run a Llama of transformers, whose norms are fp32.
+OF_RECIPES = (
+    f"dtype=fp32 {RECIPE_LIMITS} {ALL_RANKS} window=none model=llama micro=1 checkpoint=0 mixed=0 "
+    "compiled=0 wrapper=none sync=last kernel=eager,sdpa"
+)
 ALL_DTYPES = ("fp64", "fp32", "bf16")
 # A ring merges partial results in fp32, whatever their dtype.
 RING_DTYPES = ("fp32", "bf16")
@@ -17,6 +24,19 @@ RING_DTYPES = ("fp32", "bf16")
 def first(*reasons: str | bool) -> str | None:
     """Return the first reason that holds; each is `condition and "reason"`."""
     return next((str(reason) for reason in reasons if reason), None)
+
+
+def within(case: Case, limits: str) -> str | None:
+    """Refuse what is outside stated limits."""
+    limit = violated_limit(case, limits, case.ranks)
+    return f"its limits are {limit}" if limit else None
+
+
+def whole_pairs(case: Case) -> str | None:
+    """Refuse rows that are no pairs, or not as many in each replica: losses are averaged there."""
+    return first(
+        len(case.rows) % (2 * case.dp) != 0 and "rows that are no pairs, as many in each replica"
+    )
 
 
 def dealt(case: Case, replica: int) -> list[range]:
