@@ -35,7 +35,7 @@ def step(
     # False in classes of models that ignore the number of items.
     model.accepts_loss_kwargs = loss_kwargs
     multiple = pieces * case.sp if case.sp > 1 else 1
-    with trainer.several_ranks(case):
+    with trainer.several_ranks(case.ranks):
         released = trainer.emitting(transformers.Trainer)(
             model,
             transformers.TrainingArguments(**trainer.options(case, rotation), **arguments),

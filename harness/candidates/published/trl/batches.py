@@ -37,9 +37,9 @@ def example(case: Case, row: int) -> dict[str, Any]:
     return {"input_ids": list(ids), "labels": labels}
 
 
-def tokenizer(case: Case) -> Any:
+def tokenizer(vocab: int, pad_id: int) -> Any:
     """Return a tokenizer with a word for each id and the id of padding."""
-    words = {str(token): token for token in range(case.vocab)}
+    words = {str(token): token for token in range(vocab)}
     fast: Any = PreTrainedTokenizerFast
     words_only = Tokenizer(WordLevel(words, unk_token="0"))  # noqa: S106 - a word
-    return fast(tokenizer_object=words_only, pad_token=str(case.pad_id))
+    return fast(tokenizer_object=words_only, pad_token=str(pad_id))

@@ -11,8 +11,11 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.library import Step
 from harness.candidates.published.trl.batches import collating, tokenizer
 from harness.candidates.published.trl.log_probs import EmittingLogProbs
+from harness.candidates.published.trl.preferences import dpo, reward
+from harness.candidates.published.trl.recipes import RECIPES
 from harness.candidates.published.wiring import trainer
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 
 def step(case: Case, rank: Rank, emit: Emit, **arguments: Any) -> None:
@@ -24,12 +27,12 @@ def step(case: Case, rank: Rank, emit: Emit, **arguments: Any) -> None:
         "gradient_checkpointing": case.checkpoint,
         "bf16": False,
     }
-    with trainer.several_ranks(case):
+    with trainer.several_ranks(case.ranks):
         released = trainer.emitting(SFTTrainer, EmittingLogProbs)(
             huggingface.build(case, rank.device),
             SFTConfig(**options, **arguments),
             train_dataset=Dataset.from_dict({"rows": trainer.dealt_in_turn(case)}),
-            processing_class=tokenizer(case),
+            processing_class=tokenizer(case.vocab, case.pad_id),
         )
         released.data_collator = collating(case, released.data_collator)
         trainer.train(case, rank, emit, released)
@@ -41,4 +44,6 @@ STEPS: dict[str, Step] = {
     "sft-replica": partial(step, average_tokens_across_devices=False),
     # Such a small factor has no effect in fp32.
     "sft-label-smoothing": partial(step, label_smoothing_factor=1e-30),
+    "reward": recipe_step(RECIPES["reward"])(reward).run,
+    "dpo": recipe_step(RECIPES["dpo"])(dpo).run,
 }

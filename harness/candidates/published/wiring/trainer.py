@@ -48,10 +48,10 @@ def train(case: Case, rank: Rank, emit: Emit, trainer: Any) -> None:
 
 
 @contextmanager
-def several_ranks(case: Case) -> Iterator[None]:
+def several_ranks(ranks: int) -> Iterator[None]:
     """While a trainer is made, let ranks pass for GPUs: accelerate has no FSDP on CPUs."""
     with ExitStack() as patches:
-        if case.ranks > 1:
+        if ranks > 1:
             backend = ("gloo", DistributedType.MULTI_GPU)
             patches.enter_context(
                 patch.object(PartialState, "_prepare_backend", lambda *_, **__: backend)
@@ -60,12 +60,19 @@ def several_ranks(case: Case) -> Iterator[None]:
 
 
 def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
-    """Return the arguments that all trainers have in common."""
+    """Return the arguments of a trainer of a case."""
+    return one_step(case.dp, case.sp, rotation) | {
+        "gradient_accumulation_steps": case.micro_batches,
+        "max_steps": case.steps,
+    }
+
+
+def one_step(dp: int, sp: int, rotation: str = "allgather") -> dict[str, Any]:
+    """Return the arguments that all trainers have in common, for one step on one micro-batch."""
     arguments: dict[str, Any] = {
         "output_dir": tempfile.gettempdir(),
         "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": case.micro_batches,
-        "max_steps": case.steps,
+        "max_steps": 1,
         "optim": "sgd",
         "learning_rate": LEARNING_RATE,
         "lr_scheduler_type": "constant",
@@ -79,11 +86,11 @@ def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
         "disable_tqdm": True,
         "log_level": "error",
     }
-    if case.ranks > 1:
+    if dp * sp > 1:
         arguments |= {
             "fsdp": True,
             "fsdp_config": {"version": 2, "auto_wrap_policy": "NO_WRAP"},
-            "parallelism_config": parallelism(case.dp, case.sp, rotation),
+            "parallelism_config": parallelism(dp, sp, rotation),
         }
     return arguments
 
@@ -113,7 +120,7 @@ class EmittingTrainer:
         self.case, self.rank, self.emit = case, rank, emit
         self.tokens = torch.empty(0)
         self.remove_callback(transformers.PrinterCallback)
-        self.add_callback(_before_optimizer(self.emit_all_gradients))
+        self.add_callback(before_optimizer(self.emit_all_gradients))
         if self.label_smoother:
             self.label_smoother = partial(self.smooth, self.label_smoother)
 
@@ -209,7 +216,9 @@ class EmittingTrainer:
 _cross_entropy = F.cross_entropy
 
 
-def _before_optimizer(call: Callable[[], None]) -> Any:
+def before_optimizer(call: Callable[[], None]) -> Any:
+    """Return a callback of a trainer, which calls when a step has all its gradients."""
+
     class Before(transformers.TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             call()
