@@ -7,11 +7,13 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
-from harness.candidates.published.openrlhf import library, ppo, sft
+from harness.candidates.published.openrlhf import judged, library, ppo, sft
+from harness.candidates.published.openrlhf.recipes import RECIPES
 from harness.candidates.published.openrlhf.strategy import FLASH, Engine, ring, strategy_of
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 
 def supervised(case: Case, rank: Rank, emit: Emit, *, stride: int = 1, mean: bool = False) -> None:
@@ -61,4 +63,8 @@ STEPS: dict[str, Step] = {
     "ppo-dynamic": partial(reinforced, dynamic=True),
     "ppo-kl": partial(reinforced, kl=True),
     "ppo-log": partial(reinforced, logs=True),
+    "reward": recipe_step(RECIPES["reward"])(judged.reward).run,
+    "dpo": recipe_step(RECIPES["dpo"])(judged.dpo).run,
+    "critic": recipe_step(RECIPES["critic"])(judged.critic).run,
+    "actor": recipe_step(RECIPES["actor"])(judged.actor).run,
 }

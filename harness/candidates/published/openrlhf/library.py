@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import ProcessGroup
+from transformers import AutoModel
 
 from harness.candidates.published.flash_stand_in import blocks, flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
@@ -83,16 +84,24 @@ with importable(
 ):
     actor: Any = import_module("openrlhf.models.actor")
     losses: Any = import_module("openrlhf.models.loss")
+    models: Any = import_module("openrlhf.models.model")
     utils: Any = import_module("openrlhf.models.utils")
 ring: Any = import_module("openrlhf.models.ring_attn_utils")
-vars(sys.modules["openrlhf.models"]).update(SFTLoss=losses.SFTLoss)
+vars(sys.modules["openrlhf.models"]).update(
+    {name: getattr(losses, name) for name in ("DPOLoss", "LogExpLoss", "PairWiseLoss", "SFTLoss")}
+)
 SFTTrainer: Any = import_module("openrlhf.trainer.sft_trainer").SFTTrainer
+DPOTrainer: Any = import_module("openrlhf.trainer.dpo_trainer").DPOTrainer
+RewardModelTrainer: Any = import_module("openrlhf.trainer.rm_trainer").RewardModelTrainer
 experience: Any = import_module("openrlhf.trainer.ppo_utils.experience")
 buffers: Any = import_module("openrlhf.trainer.ppo_utils.replay_buffer")
 loss_utils: Any = import_module("openrlhf.utils.loss_utils")
 
 STRATEGY = folder("openrlhf.utils") / "deepspeed" / "deepspeed.py"
-PPO = folder("openrlhf.trainer") / "ray" / "ppo_actor.py"
+PPO = {
+    name: folder("openrlhf.trainer") / "ray" / f"ppo_{name.lower()}.py"
+    for name in ("Actor", "Critic")
+}
 
 
 def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
@@ -116,7 +125,7 @@ def methods_of_strategy(world: ProcessGroup) -> dict[str, Any]:
     return {name: lifted(STRATEGY, f"DeepspeedStrategy.{name}", given) for name in names}
 
 
-def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
+def methods_of_ppo_trainer(loader: Callable[..., Any], of: str = "Actor") -> dict[str, Any]:
     """Return `ppo_train` and `training_step`, with `loader` in the place of torch's DataLoader."""
     given = {
         "DataLoader": loader,
@@ -130,7 +139,7 @@ def methods_of_ppo_trainer(loader: Callable[..., Any]) -> dict[str, Any]:
         "tqdm": import_module("tqdm").tqdm,
     }
     names = ("ppo_train", "training_step")
-    return {name: lifted(PPO, f"ActorPPOTrainer.{name}", given) for name in names}
+    return {name: lifted(PPO[of], f"{of}PPOTrainer.{name}", given) for name in names}
 
 
 @contextmanager
@@ -144,3 +153,13 @@ def replay_buffer(*, dynamic: bool) -> Any:
     """Return a replay buffer; it reads a device that it would use only for sampling."""
     with patch.object(torch.cuda, "current_device", lambda: 0):
         return buffers.NaiveReplayBuffer(1, packing_samples=True, dynamic_batch=dynamic)
+
+
+def regression(kind: str, model: Any) -> Any:
+    """Return the released reward model or critic (`kind`), with the parameters of a model."""
+    base: Any = AutoModel._model_mapping[type(model.config)]
+    make = getattr(models, f"_get_{kind}_model")
+    model.config.normalize_reward = False
+    released = make(base.__base__, base, packing_samples=True)(model.config)
+    released.model, released.score = model.model, model.score
+    return released.train()

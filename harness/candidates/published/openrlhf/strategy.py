@@ -1,7 +1,7 @@
 """The strategy below OpenRLHF's trainers, and an engine in DeepSpeed's place."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 import transformers.modeling_flash_attention_utils as attention
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness import huggingface
@@ -90,23 +91,37 @@ class Engine(nn.Module):
 
 
 def strategy_of(case: Case, rank: Rank, *, stride: int = 1, **args: Any) -> Any:
-    """Return a strategy with released methods and the attributes that they and trainers read."""
+    """Return the strategy of a case."""
     groups = {"dp": rank.dp, "sp": rank.sp}
-    strategy: Any = type("Strategy", (), library.methods_of_strategy(rank.world))()
+    return strategy_over(groups, rank.world, case.micro_batches, stride=stride, **args)
+
+
+def strategy_over(
+    groups: Mapping[str, ProcessGroup],
+    world: ProcessGroup,
+    micro_batches: int = 1,
+    *,
+    stride: int = 1,
+    **args: Any,
+) -> Any:
+    """Return a strategy with released methods and the attributes that they and trainers read."""
+    sp = groups["sp"].size()
+    strategy: Any = type("Strategy", (), library.methods_of_strategy(world))()
     vars(strategy).update(
         args=SimpleNamespace(
             ds=SimpleNamespace(
                 packing_samples=True,
-                ring_attn_size=case.sp,
+                ring_attn_size=sp,
                 ring_attn_head_stride=stride,
                 tensor_parallel_size=1,
             ),
             **args,
         ),
-        ring_attn_size=case.sp,
-        world_size=case.ranks,
-        accumulated_gradient=case.micro_batches,
+        ring_attn_size=sp,
+        world_size=world.size(),
+        accumulated_gradient=micro_batches,
         is_rank_0=lambda: False,
+        print=lambda *_: None,
         ds_device_mesh={
             name: SimpleNamespace(get_group=lambda group=group: group)
             for name, group in groups.items()
@@ -128,7 +143,7 @@ def ring(strategy: Any) -> Iterator[None]:
         yield
 
 
-def actor_of(engine: Engine) -> Any:
+def actor_of(engine: nn.Module) -> Any:
     """Return an actor around a given model; the release sets this flag only if it loads one."""
     actor = library.actor.Actor(engine)
     actor.packing_samples = True
