@@ -1,11 +1,12 @@
 """Context parallelism without calculate_per_token_loss: with a loss mask, gradients are those of a
 mean of the ranks' means.
 
-megatron-core 0.16.1, two ranks over gloo, no GPU. A micro-batch has one row of eight tokens, of
+megatron-core 0.19.2, two ranks over gloo, no GPU. A micro-batch has one row of eight tokens, of
 which the last three count; losses are w times a number for each token. The row is cut as
 get_batch_on_this_cp_rank cuts it, each rank's loss is what forward_step_calc_loss makes of the
 triple that the loss function of pretrain_gpt.py returns, and gradients are averaged over the
-ranks, as DistributedDataParallel does (gradient_scaling_factor = 1 / dp_cp).
+ranks, as DistributedDataParallel does (gradient_scaling_factor = 1 / dp_cp). With --control the
+last four tokens count, two on each rank.
 
     python mean-of-shard-means.py
 """
@@ -21,7 +22,8 @@ from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
 NUMBERS = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]])
-MASK = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]])
+FOURTH = float("--control" in sys.argv)
+MASK = torch.tensor([[0.0, 0.0, 0.0, 0.0, FOURTH, 1.0, 1.0, 1.0]])
 
 
 class Config:
@@ -36,7 +38,7 @@ class Config:
 def gradient(group: dist.ProcessGroup) -> float:
     w = torch.ones((), requires_grad=True)
     batch = {"numbers": NUMBERS.clone(), "loss_mask": MASK.clone()}
-    batch = get_batch_on_this_cp_rank(batch, group)
+    batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
 
     def loss_func(losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         mask = batch["loss_mask"]

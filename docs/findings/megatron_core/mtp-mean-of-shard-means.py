@@ -1,9 +1,13 @@
 """Multi-token prediction with context parallelism: its gradients and its log are means of the
 ranks' means.
 
-megatron-core 0.16.1, two ranks over gloo, no GPU. GPTModel._postprocess divides by the number
-of targets that roll_tensor counts on its own rank. A row of eight tokens has two of them at the
-further depth, and both ranks' gradients are averaged, as DistributedDataParallel does.
+megatron-core 0.19.2, two ranks over gloo, no GPU. process_mtp_loss divides by the number of
+targets that roll_tensor counts on its own rank, and with calculate_per_token_loss it multiplies by
+that of the main loss on this rank. A row of eight tokens has three targets at the further depth,
+two on one rank and one on the other; before they are rolled it is the other way round. Gradients
+of both ranks are averaged, as DistributedDataParallel does, or with calculate_per_token_loss
+summed and divided by all targets, as finalize_model_grads does. With --control each rank has one
+target, before and after they are rolled.
 
     python mtp-mean-of-shard-means.py
 """
@@ -14,67 +18,62 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.multi_token_prediction import process_mtp_loss
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
 # The loss of each place at the further depth is w times its number.
 NUMBERS = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]])
-MASK = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]])
-CONFIG = SimpleNamespace(
-    mtp_num_layers=1,
-    mtp_loss_scaling_factor=1.0,
-    calculate_per_token_loss=False,
-    config_logger_dir="",
-)
+TARGETS = [1, 3] if "--control" in sys.argv else [5, 6, 7]
+MASK = torch.zeros(1, 8).index_fill(1, torch.tensor(TARGETS), 1.0)
 
 
-def gradient(group: dist.ProcessGroup) -> float:
-    parallel_state._DATA_PARALLEL_GROUP_WITH_CP = group
+def gradient(group: dist.ProcessGroup, *, per_token: bool) -> float:
     w = torch.ones((), requires_grad=True)
     batch = {"numbers": NUMBERS.clone(), "loss_mask": MASK.clone()}
-    batch = get_batch_on_this_cp_rank(batch, group)
+    batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
     ahead = (w * batch["numbers"]).T[:, :, None]
-    # What _postprocess asks of a model: its head is the identity, its loss what comes in.
-    model = SimpleNamespace(
-        config=CONFIG,
-        training=True,
-        post_process=True,
-        share_embeddings_and_output_weights=False,
-        cp_group=group,
-        output_layer=lambda hidden, **_: (hidden, None),
-        compute_language_model_loss=lambda _, logits: logits[:, :, 0].T,
+    config = SimpleNamespace(
+        mtp_num_layers=1,
+        mtp_loss_scaling_factor=1.0,
+        mtp_detach_heads=False,
+        calculate_per_token_loss=per_token,
     )
-    loss: Tensor = GPTModel._postprocess(
-        model,
+    # The head is the identity, and the loss what comes in. Nothing is logged.
+    loss: Tensor = process_mtp_loss(
         hidden_states=torch.cat((torch.zeros_like(ahead), ahead)),
-        input_ids=None,
-        position_ids=None,
         labels=torch.zeros_like(batch["loss_mask"]),
-        rotary_pos_emb=None,
-        rotary_pos_cos=None,
-        rotary_pos_sin=None,
-        mtp_in_postprocess=False,
         loss_mask=batch["loss_mask"],
+        output_layer=lambda hidden, **_: (hidden, None),
+        output_weight=None,
+        runtime_gather_output=None,
+        is_training=False,
+        compute_language_model_loss=lambda _, logits: logits[:, :, 0].T,
+        config=config,
+        cp_group=group,
     )
     loss.sum().backward()
     assert w.grad is not None
     dist.all_reduce(w.grad, group=group)
-    return (w.grad / group.size()).item()
+    return (w.grad / (MASK.sum() if per_token else group.size())).item()
 
 
 def rank(index: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=2)
     torch.cuda.current_device = lambda: torch.device("cpu")
     alone = [dist.new_group([each]) for each in range(2)]
-    expected = gradient(alone[index])
-    got = gradient(dist.group.WORLD)
+    wrong = ""
+    for per_token in (False, True):
+        expected = gradient(alone[index], per_token=per_token)
+        got = gradient(dist.group.WORLD, per_token=per_token)
+        if index == 0:
+            print(f"calculate_per_token_loss={per_token}")
+            print(f"expected gradient {expected:.6f}  (context_parallel_size 1)")
+            print(f"got      gradient {got:.6f}  (context_parallel_size 2)")
+            wrong += "1" if abs(expected - got) > 1e-6 else ""
     if index == 0:
-        print(f"expected gradient {expected:.6f}  (context_parallel_size 1)")
-        print(f"got      gradient {got:.6f}  (context_parallel_size 2)")
-        Path(folder, "wrong").write_text("" if abs(expected - got) < 1e-6 else "1")
+        Path(folder, "wrong").write_text(wrong)
     dist.barrier()
     dist.destroy_process_group()
 

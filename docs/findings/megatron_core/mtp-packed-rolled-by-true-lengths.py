@@ -1,9 +1,10 @@
 """Multi-token prediction with packed rows and context parallelism rolls by the lengths without
 padding, though tokens are cut by the padded ones.
 
-megatron-core 0.16.1, two ranks over gloo, no GPU. Two sequences of 5 and 4 tokens are padded to
-8 and 4, as two ranks need them. Each rank takes its pieces, as get_thd_batch_on_this_cp_rank
-does with Transformer Engine, and rolls them as GPTModel rolls labels.
+megatron-core 0.19.2, two ranks over gloo, no GPU. Two sequences of 5 and 4 tokens are padded to
+8 and 4, as two ranks need them. Each rank takes its pieces, as get_batch_on_this_cp_rank does with
+Transformer Engine, and rolls them as process_mtp_loss rolls labels. With --control the padded
+lengths are also given as those without padding.
 
     python mtp-packed-rolled-by-true-lengths.py
 """
@@ -19,7 +20,8 @@ from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 0, 11, 12, 13, 14]])
-TRUE, PADDED = torch.tensor([0, 5, 9]), torch.tensor([0, 8, 12])
+PADDED = torch.tensor([0, 8, 12])
+TRUE = PADDED if "--control" in sys.argv else torch.tensor([0, 5, 9])
 PACKED = PackedSeqParams(
     qkv_format="thd",
     cu_seqlens_q=TRUE,

@@ -46,8 +46,6 @@ class Current:
     """The tokens of this rank in the current micro-batch, and how to emit their tensors."""
 
     emit: Emit = staticmethod(silent)
-    # The case's name of a layer, by its number in the library.
-    layer_names: dict[int, str] = {}  # noqa: RUF012 - of the one model that a rank has
     sequence_BL: Tensor
     position_BL: Tensor
     tokens: Tensor
@@ -58,9 +56,12 @@ class Current:
 class Attention(nn.Module):
     """The `core_attention` in a layer's spec."""
 
-    def __init__(self, layer_number: int, pg_collection: Any, **_: Any) -> None:
+    def __init__(self, pg_collection: Any, **_: Any) -> None:
         super().__init__()
-        self.layer, self.cp = layer_number, pg_collection.cp
+        self.cp = pg_collection.cp
+        # The case's name of its layer, if that is watched. Numbers of layers begin anew in a
+        # further depth.
+        self.name = ""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *_: Any, packed_seq_params: Any, **__: Any
@@ -72,16 +73,15 @@ class Attention(nn.Module):
         # [L, B, N, H], or [L, N, H] for a pack.
         packed = q.dim() == 3
         q, k, v = (x[None] if packed else x.transpose(0, 1) for x in (q, k, v))
-        name = Current.layer_names.get(self.layer)
-        if name:
+        if self.name:
             for key, x in (("q", q), ("k", k), ("v", v)):
-                Current.emit(f"{name}.attn.{key}", x.flatten(0, 1), Current.tokens)
+                Current.emit(f"{self.name}.attn.{key}", x.flatten(0, 1), Current.tokens)
         k, v = gathered(torch.cat((k, v), 2), ranks).chunk(2, 2)
         sequences_and_positions = torch.stack((Current.sequence_BL, Current.position_BL), -1)
         sequence_BK, position_BK = gathered(sequences_and_positions, ranks).unbind(-1)
         seen_BLK = Current.sequence_BL[:, :, None] == sequence_BK[:, None]
         seen_BLK &= Current.position_BL[:, :, None] >= position_BK[:, None]
         out = eager(q, k, v, seen_BLK)
-        if name:
-            Current.emit(f"{name}.attn.out", out.flatten(0, 1), Current.tokens)
+        if self.name:
+            Current.emit(f"{self.name}.attn.out", out.flatten(0, 1), Current.tokens)
         return (out[0] if packed else out.transpose(0, 1)).flatten(-2)

@@ -6,7 +6,8 @@ Legend: S tokens of a row, L tokens of a row on this rank, B rows.
 from typing import Any
 
 import torch
-from megatron.core.utils import get_batch_on_this_cp_rank, get_thd_batch_on_this_cp_rank
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,6 +15,9 @@ from harness.candidates.protocol import Rank
 from harness.candidates.published.wiring.rows import PADDING, Packed, Padded
 
 Batch = dict[str, Tensor]
+# The columns of a pack that the library cuts by name, and as many of ours.
+CUT = ("tokens", "labels", "loss_mask", "position_ids")
+OURS = ("numbers", "sequence", "place", "counted")
 
 
 def columns_of(number: int, row: Packed, multiple: int, *, ahead: bool) -> tuple[Batch, int]:
@@ -47,7 +51,7 @@ def table(batch: Padded, rank: Rank, *, ahead: bool) -> tuple[Batch, None]:
     multiple = longest + -longest % pieces(rank)
     rows = [columns_of(*row, multiple, ahead=ahead)[0] for row in enumerate(batch.rows)]
     whole = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-    return get_batch_on_this_cp_rank(whole, rank.sp), None
+    return get_batch_on_this_cp_rank(whole, is_hybrid_cp=False, cp_group=rank.sp), None
 
 
 def pack(batch: Padded, rank: Rank, *, ahead: bool, padded_ends: bool) -> tuple[Batch, Any]:
@@ -57,10 +61,33 @@ def pack(batch: Padded, rank: Rank, *, ahead: bool, padded_ends: bool) -> tuple[
     whole = {key: torch.cat([row[key] for row in rows])[None] for key in rows[0]}
     padded = ends_of([len(row["tokens"]) for row in rows])
     ends = padded if padded_ends else ends_of([size for _, size in sized])
-    longest = (padded[1:] - padded[:-1]).max()[None]
-    cut: tuple[Batch, Any] = get_thd_batch_on_this_cp_rank(
-        whole, ends, padded, longest, rank.sp.size(), rank.sp.rank()
+    return _cut_pack(whole, padded, rank), packed_params(
+        ends, padded, max(len(row["tokens"]) for row in rows)
     )
+
+
+def packed_params(ends: Tensor, padded: Tensor, longest: int, **ranks: Any) -> PackedSeqParams:
+    """Return what a forward step says of a pack: its true lengths and those of its cut."""
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=ends,
+        cu_seqlens_kv=ends,
+        cu_seqlens_q_padded=padded,
+        cu_seqlens_kv_padded=padded,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+        **ranks,
+    )
+
+
+def _cut_pack(whole: Batch, padded: Tensor, rank: Rank) -> Batch:
+    """Return this rank's part of each column; ours are cut under the library's names."""
+    cut: Batch = {}
+    for names in (CUT, OURS):
+        columns = {known: whole[name] for known, name in zip(CUT, names, strict=True)}
+        ends = {"cu_seqlens": padded[None], "cu_seqlens_padded": padded[None]}
+        part = get_batch_on_this_cp_rank(columns | ends, is_hybrid_cp=False, cp_group=rank.sp)
+        cut |= {name: part[known] for known, name in zip(CUT, names, strict=True)}
     return cut
 
 

@@ -24,6 +24,7 @@ def use(rank: Rank) -> ProcessGroupCollection:
     parallel_state._CONTEXT_PARALLEL_GROUP = rank.sp
     parallel_state._DATA_PARALLEL_GROUP = rank.dp
     parallel_state._DATA_PARALLEL_GROUP_WITH_CP = rank.world
+    parallel_state._DATA_PARALLEL_GROUP_WITH_CP_WITH_GTP_REMAT = rank.world
     parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = rank.world
     groups = ProcessGroupCollection(
         tp=alone(), pp=alone(), ep=alone(), embd=None, pos_embd=None, cp=rank.sp, dp=rank.dp

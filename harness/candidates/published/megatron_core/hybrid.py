@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from harness.candidates.protocol import Rank
-from harness.candidates.published.megatron_core.batch import columns_of, ends_of
+from harness.candidates.published.megatron_core.batch import columns_of, ends_of, packed_params
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
 
@@ -30,9 +30,17 @@ def batches(
 
 def cut(row: dict[str, Tensor], _: Rank, *, ahead: bool) -> tuple[dict[str, Tensor], Any]:  # noqa: ARG001
     """Cut one row over as many ranks as its `local_cp_size` says."""
-    size = int(row.pop("local_cp_size"))
-    own_part: tuple[dict[str, Tensor], Any] = utils.get_batch_on_this_hybrid_cp_rank(row, size)
-    return own_part
+    size = row.pop("local_cp_size")
+    ends = ends_of([len(row["tokens"])])
+    batch = {key: column[None] for key, column in row.items()}
+    batch |= {"cu_seqlens": ends[None], "local_cp_size": size}
+    own_part = utils.get_batch_on_this_cp_rank(
+        batch,
+        is_hybrid_cp=True,
+        hybrid_cp_group_func=parallel_state.get_hybrid_data_context_parallel_groups,
+    )
+    ranks = {"local_cp_size": int(size), "cp_group": own_part.get("hybrid_cp_group")}
+    return own_part, packed_params(ends, ends, int(ends[-1]), **ranks)
 
 
 def per_rank(case: Case, *, ahead: bool) -> int:

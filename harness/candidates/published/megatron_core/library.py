@@ -54,6 +54,8 @@ def partitioned_indices(ends: Tensor, length: int, size: int, rank: int) -> Tens
 def install() -> None:
     """Replace these names, once in a process, before anything is built."""
     torch.cuda.current_device = lambda: CPU  # type: ignore[assignment,return-value]
+    # Gradients are reduced after the events of CUDA graphs; here are none to wait for.
+    torch.cuda.current_stream = lambda: None  # type: ignore[assignment,misc]
     dist.all_reduce = all_reduce  # type: ignore[assignment]
     # This one function stands in for Transformer Engine: it finds the tokens of a rank.
     utils.tex = SimpleNamespace(thd_get_partitioned_indices=partitioned_indices)

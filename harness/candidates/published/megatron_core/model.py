@@ -111,7 +111,7 @@ def views(
         return tensor
 
     yield "embed", of(model.embedding.word_embeddings)
-    layers = [model.mtp.layers[0].transformer_layer] if ahead else model.decoder.layers
+    layers = [model.mtp.layers[0].mtp_model_layer] if ahead else model.decoder.layers
     for i, layer in enumerate(layers):
         yield from ((f"layers.{i}.{name}", x) for name, x in _of_layer(layer, case, of))
     final = model.mtp.layers[0] if ahead else model.decoder

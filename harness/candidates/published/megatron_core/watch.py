@@ -10,15 +10,13 @@ from harness.candidates.published.megatron_core.attention import Current
 
 def watch(gpt: Any, *, ahead: bool) -> None:
     """Watch the decoder, or the further depth, which runs after it but computes its loss first."""
-    layers = [gpt.mtp.layers[0].transformer_layer] if ahead else gpt.decoder.layers
-    Current.layer_names = {
-        layer.self_attention.core_attention.layer: f"layers.{i}" for i, layer in enumerate(layers)
-    }
+    layers = [gpt.mtp.layers[0].mtp_model_layer] if ahead else gpt.decoder.layers
 
     def emit(key: str, x_LB: Tensor) -> None:
         Current.emit(key, x_LB.transpose(0, 1).flatten(0, 1), Current.tokens)
 
     for i, layer in enumerate(layers):
+        layer.self_attention.core_attention.name = f"layers.{i}"
         layer.register_forward_hook(lambda _, _args, out, key=f"layers.{i}.out": emit(key, out[0]))
     turns = range(2 if ahead else 1)
     embeddings, losses = cycle(turns), cycle(turns)
