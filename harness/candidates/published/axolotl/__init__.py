@@ -1,1 +1,1 @@
-"""axolotl: transformers trainers around the rings of ring-flash-attn."""
+"""axolotl: its trainer, with context parallelism by its own package ringmaster."""

@@ -1,73 +1,69 @@
 """Cases that each entry refuses."""
 
-from functools import partial
-
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import averages, limits
 from harness.candidates.published.wiring.averages import other_average
 from harness.case import Case
+from harness.case.stated import ALL_RANKS
 
 
-def supervised(case: Case) -> str | None:
-    """Refuse what entries with a loss of transformers cannot run."""
-    return limits.transformers(case) or limits.first(
-        not limits.all_have_targets(case)
-        and "a micro-batch without targets: its mean is of nothing, on one rank as on many",
+def packed(case: Case) -> str | None:
+    """Refuse losses other than the mean of the means of replicas, and means of nothing."""
+    return (
+        limits.transformers(case)
+        or limits.first(
+            any(
+                not any(case.rows[row].supervised() for row in rows)
+                for rows in averages.replicas(case)
+            )
+            and "a replica without targets: it divides by their number, on one rank too"
+        )
+        or other_average(case, averages.replicas, "it averages over the tokens of a replica")
     )
 
 
-def means(case: Case, *, refused: Limit = supervised) -> str | None:
-    """Refuse losses other than the mean of the means of micro-batches."""
-    return refused(case) or other_average(
-        case, averages.micro_batches, "it averages means of micro-batches"
+def padded(case: Case) -> str | None:
+    """Refuse padding on the left as well, which the library refuses."""
+    return packed(case) or limits.first(
+        limits.any_is_padded_on_the_left(case)
+        and "side=left: it refuses masks that are not padded on the right"
     )
 
 
-def counted(case: Case) -> str | None:
-    """Refuse losses other than the mean over the targets of a replica."""
-    return supervised(case) or other_average(
-        case, averages.replicas, "it averages over the tokens of a replica"
+def heads_for_each_rank(case: Case) -> str | None:
+    """Refuse fewer kv heads than ranks: then ranks form a ring, for which it refuses sdpa."""
+    return limits.first(
+        case.kv_heads % case.sp != 0
+        and f"kv heads {case.kv_heads}: it refuses a ring of sdpa, which has no backward"
     )
 
 
-def strided(case: Case) -> str | None:
-    """Refuse an odd number of kv heads, of which two are sent at once."""
-    return means(case) or limits.first(
-        case.kv_heads % 2 != 0 and f"kv heads {case.kv_heads}: two of them are sent at once"
+def without_window(case: Case) -> str | None:
+    """Refuse a window where the library refuses it."""
+    return limits.first(
+        case.window is not None and f"window={case.window}: it refuses a window for this schedule"
     )
 
 
-def rewarded(case: Case) -> str | None:
-    """Refuse micro-batches in which no row has tokens behind its prompt."""
-    return limits.transformers(case) or limits.first(
-        limits.any_has_only_single_tokens(case) and "a batch of one token: nothing is generated",
-    )
-
-
-def per_row(case: Case) -> str | None:
-    """Refuse losses other than means of rows that are averaged by micro-batch, and then again."""
-    sizes = {len(rows) for rows in limits.rows_by_micro_batch(case)}
-    computes = {
-        "row-mean": len(sizes) == 1,
-        "micro-mean": sizes == {1},
-        "token-mean": len(case.rows) == 1,
-    }
-    return rewarded(case) or limits.first(
-        not computes[case.loss] and f"loss={case.loss}: it averages means of rows"
-    )
+def both(one: Limit, other: Limit) -> Limit:
+    return lambda case: one(case) or other(case)
 
 
 LIMITS: dict[str, Limit] = {
-    "packed": means,
-    "packed-counted": counted,
-    "packed-stride": strided,
-    "packed-shifted": means,
-    "packed-unpadded": means,
-    "flattened": means,
-    "padded": means,
-    "padded-counted": counted,
-    "padded-shifted": means,
-    "grpo": partial(means, refused=rewarded),
-    "grpo-rows": per_row,
+    "packed": packed,
+    "packed-unpadded": packed,
+    "packed-rows": packed,
+    "packed-in-forward": packed,
+    "packed-sdpa": both(packed, heads_for_each_rank),
+    "packed-ring": packed,
+    "packed-ring-distflash": both(packed, without_window),
+    "flattened": packed,
+    "padded": padded,
+    "padded-in-forward": padded,
+    "padded-sdpa": both(padded, heads_for_each_rank),
+    "padded-ring": padded,
+    "padded-ring-gather": padded,
+    "padded-ring-alltoall": both(padded, without_window),
+    "padded-ring-distflash": both(padded, without_window),
 }
-STATED = dict.fromkeys(LIMITS, "dtype=fp32")
+STATED = dict.fromkeys(LIMITS, f"dtype=fp32 {ALL_RANKS}")
