@@ -23,7 +23,7 @@ from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
 from harness.conformance import by_library, finding_names, finding_record, read, write
-from harness.conformance.upstream_reports import FOLDER
+from harness.conformance.scripts import FOLDER
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
 from properties.metamorphic.content import CONTENT

@@ -10,7 +10,7 @@
 
 `drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
 fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upstream_reports` and
-`changes` write the pages and tables.
+`changes` write the pages and tables; `scripts` runs what stands beside a page.
 
 1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
    the exchange. So sp 1 comes first, and after a failure nothing else is asked.
@@ -38,10 +38,10 @@ from harness.conformance.findings import findings, not_findings
 from harness.conformance.page import page
 from harness.conformance.releases import sweep
 from harness.conformance.request import Request
+from harness.conformance.scripts import script_of, transcript_of
 from harness.conformance.upstream_reports import (
     finding_names,
     finding_record,
-    script_of,
     upstream_reports,
 )
 
@@ -64,6 +64,7 @@ __all__ = [
     "release_records",
     "script_of",
     "sweep",
+    "transcript_of",
     "upstream_reports",
     "write",
 ]

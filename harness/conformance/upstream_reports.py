@@ -7,10 +7,8 @@ from typing import Any
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
+from harness.conformance.scripts import FOLDER, script_section
 
-FOLDER = "findings"
-# The library whose pinned release is the torch that all scripts were run with.
-TORCH = "torch_context_parallel"
 TERMS = (
     "The harness compares the released step, on as many ranks as its case says, with plain "
     "training in one process, on the same batch and weights. Below, a candidate is a step under "
@@ -25,8 +23,8 @@ def upstream_reports(
     for library in libraries:
         for bug in findings_of(library):
             found = first_sighting(library, bug, results)
-            has_script = script_of(library, bug, docs).is_file()
-            yield file_of(library, bug), upstream_report(library, bug, found, has_script)
+            script = script_section(library, bug, docs)
+            yield file_of(library, bug), upstream_report(library, bug, found, script)
 
 
 def findings_of(library: Library) -> list[Bug]:
@@ -48,18 +46,13 @@ def file_of(library: Library, bug: Bug) -> str:
     return f"{FOLDER}/{library.name}/{bug.key}.md"
 
 
-def script_of(library: Library, bug: Bug, docs: Path) -> Path:
-    """Return the path of a bug's script, which needs the library and not the harness."""
-    return (docs / file_of(library, bug)).with_suffix(".py")
-
-
 def upstream_report(
-    library: Library, bug: Bug, found: Mapping[str, Any] | None, has_script: bool
+    library: Library, bug: Bug, found: Mapping[str, Any] | None, script: list[str]
 ) -> str:
-    """Return the whole page of a bug."""
+    """Return the whole page of a bug, with the paragraphs about its script."""
     parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
     parts += [bug.says, _fact_list(library, bug)]
-    parts += _script_section(library, bug) if has_script else []
+    parts += script
     parts += _mend_section(library, bug)
     parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]
     return "\n\n".join(parts) + "\n"
@@ -101,18 +94,6 @@ def _fact_list(library: Library, bug: Bug) -> str:
         # One line each. MkDocs takes four spaces for a list inside a list.
         facts["precedents"] = "".join(f"\n    - {precedent}" for precedent in bug.precedents)
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items()).replace(": \n", ":\n")
-
-
-def _script_section(library: Library, bug: Bug) -> list[str]:
-    script = f"{bug.key}.py"
-    torch = f"torch {libraries()[TORCH].pinned}"
-    # The torch of another Python is the one that pip finds for it.
-    built = f"Python {library.python}, {torch}" if library.python else f"{torch} for a CPU"
-    needs = (
-        f"[{script}]({script}) beside this page needs no GPU and nothing of the harness. We ran "
-        f"`python {script}` with {built} and {' '.join(library.requirements)}."
-    )
-    return ["## Script", needs]
 
 
 def _mend_section(library: Library, bug: Bug) -> list[str]:

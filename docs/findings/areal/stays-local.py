@@ -2,6 +2,7 @@
 model attends to its own shard only
 
 areal 1.0.4: with attn_impl=sdpa, and by reading with eager, no rank sees another rank's tokens.
+With --control attn_impl is flash_attention_2; plain torch stands in for its kernel.
 
 pip install areal==1.0.4; needs no GPU. Exit status 1 if the bug shows.
 """
@@ -16,13 +17,22 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 from torch import multiprocessing as mp
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import Qwen2Config, Qwen2ForCausalLM, modeling_flash_attention_utils
 
+CONTROL = "--control" in sys.argv
 RANKS, TOKENS = 2, 8
+
+
+def kernel(q, k, v, *_, **__):
+    """What flash-attn computes of one row."""
+    states = [x.transpose(1, 2) for x in (q, k, v)]
+    return scaled_dot_product_attention(*states, is_causal=True).transpose(1, 2)
 
 
 def patch(model):
     """apply_monkey_patch, without what the packages of its module import."""
+    modeling_flash_attention_utils._flash_attention_forward = kernel
     place = Path(importlib.util.find_spec("areal").submodule_search_locations[0])
     for name in ("areal", "areal.utils"):
         package = types.ModuleType(name)
@@ -58,6 +68,9 @@ def rank(index, port, results):
     with torch.no_grad():
         whole = model(input_ids=ids, position_ids=positions, attention_mask=masks).logits
         ulysses = patch(model)
+        if CONTROL:
+            # Past the check that flash-attn is installed.
+            model.config._attn_implementation_internal = "flash_attention_2"
         mine, places, _ = ulysses.ulysses_pad_and_slice_inputs(ids, positions, sp_size=RANKS)
         part = model(input_ids=mine, position_ids=places, attention_mask=masks).logits
     expected = whole.chunk(RANKS, dim=1)[index]

@@ -3,7 +3,8 @@ reduce_scatter divides by all ranks, other stages by ranks / sp.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. One step of the loop of the ALST tutorial,
 on one row without padding. Its all_gather sums gradients over ranks in backward. ZeRO 0, 1, 2 and
-ZeRO 3 without reduce_scatter divide by world/sp, ZeRO 3 with reduce_scatter divides by world.
+ZeRO 3 without reduce_scatter divide by world/sp, ZeRO 3 with reduce_scatter divides by world. With
+--control only ZeRO 3 with reduce_scatter runs.
 
     python engine-gradients-times-sp.py
 """
@@ -31,6 +32,8 @@ BATCH = {
     "shift_labels": torch.tensor([[2, 3, 4, 5, 6, -100]]),
 }
 ZERO = [(0, True), (1, True), (2, True), (3, True), (3, False)]
+if "--control" in sys.argv:
+    ZERO = [(3, True)]
 
 
 def build() -> Any:

@@ -3,11 +3,11 @@ right.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. The training loop of DeepSpeed's tutorial
 docs/_tutorials/ulysses-alst-sequence-parallelism.md (in the repository, not in the wheel), on a
-row whose first half is a prompt. The first rank has that half. The mean of its losses is NaN,
-from model.loss_function of transformers. The tutorial multiplies it by the number of targets, 0,
-and NaN times 0 is NaN: so is the loss of all ranks. deepspeed_sp_compute_loss of transformers has
-the same lines, and leaves such ranks out. This script holds a copy of the tutorial's lines: a
-mend of the tutorial does not reach it.
+row whose first half is a prompt. The first rank has that half. The mean of its losses is NaN, from
+model.loss_function of transformers. The tutorial multiplies it by the number of targets, 0, and
+NaN times 0 is NaN: so is the loss of all ranks. deepspeed_sp_compute_loss of transformers has the
+same lines, and leaves such ranks out. This script holds a copy of the tutorial's lines: a mend of
+the tutorial does not reach it. With --control the first half has a target too.
 
     python recipe-without-targets.py
 """
@@ -32,10 +32,11 @@ from torch.multiprocessing.spawn import spawn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 SP = 2
+FIRST = 3 if "--control" in sys.argv else -100
 ROW = {
     "input_ids": torch.tensor([[1, 2, 3, 4, 5, 6]]),
     "position_ids": torch.arange(6)[None],
-    "labels": torch.tensor([[-100, -100, -100, -100, 5, 6]]),
+    "labels": torch.tensor([[-100, -100, FIRST, -100, 5, 6]]),
 }
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,

@@ -4,7 +4,8 @@ the gradients of compute_params
 DeepSpeed 0.19.8, one process, no GPU. The docstring recommends output_reduction="sum" and to take
 the mean afterwards. The gradients of compute_params are taken in forward, at an incoming gradient
 of 1; backward scales only the gradient of x. So lm_head is trained with another factor than all
-other weights. A loss scale or gradient accumulation is lost in the same way.
+other weights. A loss scale or gradient accumulation is lost in the same way. With --control the
+sum is the loss, and nothing divides it.
 
     python tiled-fused-head-not-scaled.py
 """
@@ -35,7 +36,7 @@ def gradients(*, tiled: bool) -> tuple[float, Tensor, Tensor]:
         total = TiledFusedLogitsLoss.apply(loss_fn, head, x, y, None, SHARDS, [head.weight], "sum")
     else:
         total = loss_fn(head, x.flatten(0, 1), y.flatten())
-    loss = total / TOKENS
+    loss = total if "--control" in sys.argv else total / TOKENS
     loss.backward()
     assert head.weight.grad is not None
     assert x.grad is not None

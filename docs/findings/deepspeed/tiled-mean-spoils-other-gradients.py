@@ -3,7 +3,8 @@ place, and so that of losses computed before and added to it
 
 DeepSpeed 0.19.8, one process, no GPU. Backward does `incoming_grad /= shards` in place, and
 autograd hands the same tensor to every term of a sum. The gradients of an auxiliary loss that was
-computed before the tiled one, and is added to it, are divided by shards.
+computed before the tiled one, and is added to it, are divided by shards. With --control the
+auxiliary loss is computed after the tiled one.
 
     python tiled-mean-spoils-other-gradients.py
 """
@@ -47,6 +48,8 @@ def auxiliary_gradient(*, tiled: bool) -> tuple[float, float]:
         )
     else:
         main = loss_fn(x, y, head)
+    if "--control" in sys.argv:
+        auxiliary = router * 2
     loss = main + auxiliary
     loss.backward()
     assert router.grad is not None

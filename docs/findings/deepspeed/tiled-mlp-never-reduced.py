@@ -3,7 +3,7 @@
 DeepSpeed 0.19.8, two ranks of ZeRO 3 on CPU. torch.chunk makes ceil(n / ceil(n / shards)) tiles of
 n tokens: 2 of 4 tokens and 3 shards. The loop of backward sets ds_grad_is_ready only at tile
 i + 1 == shards, so never, and ZeRO does not reduce these gradients: what safe_get_full_grad shows
-is each rank's own.
+is each rank's own. With --control there are 2 shards, and so 2 tiles.
 
     python tiled-mlp-never-reduced.py
 """
@@ -22,7 +22,7 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import spawn
 
-RANKS, TOKENS, HIDDEN, SHARDS = 2, 4, 8, 3
+RANKS, TOKENS, HIDDEN, SHARDS = 2, 4, 8, 2 if "--control" in sys.argv else 3
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_clipping": 0.0,

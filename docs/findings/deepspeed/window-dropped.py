@@ -3,7 +3,8 @@ error.
 
 DeepSpeed 0.19.8, transformers 5.23.0, two ranks on CPU. A Mistral with sliding_window=2. For sdpa
 the window is in the mask that transformers makes; Ulysses drops the mask, and every token attends
-to all before it. One rank alone, and the core flash_attention_2, keep the window.
+to all before it. One rank alone, and the core flash_attention_2, keep the window. With --control
+the model has no sliding window.
 
     python window-dropped.py
 """
@@ -25,6 +26,7 @@ from transformers import MistralConfig, MistralForCausalLM
 SP = 2
 INPUT_IDS = torch.tensor([[1, 2, 3, 4, 5, 6]])
 POSITION_IDS = torch.arange(6)[None]
+WINDOW = None if "--control" in sys.argv else 2
 
 
 def build() -> Any:
@@ -36,7 +38,7 @@ def build() -> Any:
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        sliding_window=2,
+        sliding_window=WINDOW,
         initializer_range=0.5,
         use_cache=False,
     )

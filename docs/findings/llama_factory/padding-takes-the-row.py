@@ -4,7 +4,8 @@ not divide loses its attention output
 LLaMA-Factory 0.9.5 (v1). The renderer numbers a row's tokens from 1; padding_and_split_data pads
 these positions with zeros. In a batch of one row transformers takes each position 0 for the
 beginning of a packed sequence. So the first sequence begins at the padding, and no real token is
-in any sequence. Without cp_size there is no padding, and the row is right.
+in any sequence. Without cp_size there is no padding, and the row is right. With --control the
+row's tokens are numbered from 0.
 
 Run: python padding-takes-the-row.py (two processes on the CPU; nothing of flash-attn is called).
 """
@@ -40,7 +41,8 @@ def rank(index: int, port: int, found) -> None:
     )
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
     # A row of three tokens.
-    data = {"position_ids": torch.tensor([[1, 2, 3]])}
+    positions = [0, 1, 2] if "--control" in sys.argv else [1, 2, 3]
+    data = {"position_ids": torch.tensor([positions])}
     mine = released().padding_and_split_data(data, mesh)["position_ids"]
     # As its attention gathers them again.
     whole = [torch.empty_like(mine) for _ in range(2)]

@@ -3,6 +3,7 @@ attention
 
 LLaMA-Factory 0.9.5 (v1). `new_flash_attn_forward` takes them into **kwargs and hands none of them
 on. With cp_size above one a model with a sliding window attends to everything, without a word.
+With --control the model has no window, and the usual scale.
 
 Run: python window-dropped.py (two processes on the CPU; a recorder stands in for flash-attn).
 """
@@ -15,6 +16,8 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+WINDOW, SCALE = (None, 8**-0.5) if "--control" in sys.argv else (3, 0.5)
 
 
 def released():
@@ -47,8 +50,8 @@ def rank(index: int, port: int, found) -> None:
         sequence_parallel_size=2,
         group=dist.group.WORLD,
         attn_fn=attention,
-        sliding_window=3,
-        softmax_scale=0.5,
+        sliding_window=WINDOW,
+        softmax_scale=SCALE,
     )
     if index == 0:
         found.put((got.get("sliding_window"), got.get("softmax_scale")))
@@ -62,9 +65,9 @@ def main() -> int:
     found = mp.get_context("spawn").SimpleQueue()
     mp.spawn(rank, (port, found), nprocs=2)
     window, scale = found.get()
-    print("expected: attention is called with sliding_window=3, softmax_scale=0.5")
-    print(f"got:      attention is called with sliding_window={window}, softmax_scale={scale}")
-    return int((window, scale) != (3, 0.5))
+    for name, *of in (("expected:", WINDOW, SCALE), ("got:     ", window, scale)):
+        print(f"{name} attention is called with sliding_window={of[0]}, softmax_scale={of[1]}")
+    return int((window, scale) != (WINDOW, SCALE))
 
 
 if __name__ == "__main__":

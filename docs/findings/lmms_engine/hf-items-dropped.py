@@ -2,7 +2,8 @@
 Trainer relies
 
 lmms-engine 0.1.4. transformers' Trainer hands it on and relies on the model to sum losses and
-divide by it. Where ranks share a sequence the mean of the micro-batch is returned instead.
+divide by it. Where ranks share a sequence the mean of the micro-batch is returned instead. With
+--control the micro-batch is the whole step, whose targets are two.
 
 Run: python hf-items-dropped.py (two processes; PyTorch stands in for Liger's).
 """
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 IGNORED = -100
 # One of the micro-batches of a step that has ten targets.
 ROWS = [[IGNORED, 2, IGNORED, 4]]
-ITEMS = 10
+ITEMS = 2 if "--control" in sys.argv else 10
 
 
 class LigerFusedLinearCrossEntropyLoss:

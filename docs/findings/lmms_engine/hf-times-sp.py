@@ -2,6 +2,7 @@
 
 lmms-engine 0.1.4. `Trainer.compute_loss` multiplies by sp_ulysses_degree; so does the backward of
 `gather_outputs_and_unpad` (grad_scaler), through which the patched forwards take their losses.
+With --control the loss is the model's own, without `compute_loss`.
 
 Run: python hf-times-sp.py (two processes on the CPU; no GPU, nothing of transformers).
 """
@@ -65,7 +66,11 @@ def rank(index: int, size: int, store: str, found) -> None:
         ).mean()
 
     inputs = {"attention_mask": torch.ones(1, len(WEIGHTS))}
-    trainer_of(root, ulysses).compute_loss(model, inputs).backward()
+    if "--control" in sys.argv:
+        loss = model(inputs)
+    else:
+        loss = trainer_of(root, ulysses).compute_loss(model, inputs)
+    loss.backward()
     # FSDP averages over all ranks.
     dist.all_reduce(w.grad)
     found.put(w.grad.item() / size)

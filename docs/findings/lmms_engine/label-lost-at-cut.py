@@ -1,7 +1,8 @@
 """With sp_ulysses_degree above 1 the target at the beginning of every shard is never learnt
 
 lmms-engine 0.1.4. The patched forwards cut labels first and move them up after that, inside each
-shard: its last hidden state and its first label are dropped.
+shard: its last hidden state and its first label are dropped. With --control the first token of the
+second shard is no target.
 
 Run: python label-lost-at-cut.py (two processes; PyTorch stands in for Liger's).
 """
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 IGNORED = -100
 # One row, all of it trained on.
-ROWS = [[1, 2, 3, 4]]
+ROWS = [[1, 2, IGNORED if "--control" in sys.argv else 3, 4]]
 
 
 class LigerFusedLinearCrossEntropyLoss:

@@ -2,7 +2,8 @@
 numbers of rows
 
 lmms-engine 0.1.4. The first rank has two losses and is padded to the three of the second; then the
-last loss of the second is dropped. It is still counted as a target.
+last loss of the second is dropped. It is still counted as a target. With --control each rank holds
+two rows of two tokens.
 
 Run: python losses-unpadded-at-the-end.py (two processes; PyTorch stands in for Liger's).
 """
@@ -23,6 +24,8 @@ from torch.nn import functional as F
 IGNORED = -100
 # Three rows; no target is at the beginning of a shard of four tokens.
 ROWS = [[IGNORED, 2], [IGNORED, 4], [IGNORED, 6, IGNORED, 8]]
+if "--control" in sys.argv:
+    ROWS = [[IGNORED, 2], [IGNORED, 4], [IGNORED, 6], [IGNORED, 8]]
 
 
 class LigerFusedLinearCrossEntropyLoss:

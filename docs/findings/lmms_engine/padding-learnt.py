@@ -2,7 +2,8 @@
 padding are trained to predict token 0
 
 lmms-engine 0.1.4. Four tokens over three ranks get two tokens of padding, whose labels are zero
-and which pass for a row of their own. No row here has token 0 as a target.
+and which pass for a row of their own. No row here has token 0 as a target. With --control the row
+has six tokens, which three ranks need not pad.
 
 Run: python padding-learnt.py (three processes; PyTorch stands in for Liger's).
 """
@@ -23,6 +24,8 @@ from torch.nn import functional as F
 IGNORED = -100
 # One row; no target is at the beginning of a shard of two tokens.
 ROWS = [[IGNORED, 2, IGNORED, 4]]
+if "--control" in sys.argv:
+    ROWS = [[IGNORED, 2, IGNORED, 4, IGNORED, 6]]
 
 
 class LigerFusedLinearCrossEntropyLoss:

@@ -4,7 +4,8 @@ per_token_loss_func_sp does not upcast the logits
 ms-swift 4.6.0. On one rank per_token_loss_func upcasts logits to fp32 "to avoid potential
 precision issues"; where the sequence is shared the loss of bf16 logits stays in bf16, to two or
 three digits. Logits are bf16 with --deepspeed. With plain DDP accelerate has turned the model's
-outputs to fp32 before, and the loss is right.
+outputs to fp32 before, and the loss is right. With --control the logits are fp32, as plain DDP has
+them.
 
 Run: python loss-in-half.py (two processes on the CPU; no GPU, nothing of transformers).
 """
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 TOKENS, VOCABULARY = 512, 64
+DTYPE = torch.float32 if "--control" in sys.argv else torch.bfloat16
 
 
 class GatherLoss:
@@ -50,7 +52,7 @@ def released(name: str, **given):
 
 def outputs_and_labels():
     torch.manual_seed(0)
-    logits = torch.randn(1, TOKENS, VOCABULARY).bfloat16()
+    logits = torch.randn(1, TOKENS, VOCABULARY).to(DTYPE)
     return logits, torch.randint(VOCABULARY, (1, TOKENS))
 
 
@@ -80,8 +82,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(rank, (2, f"file://{folder}/store", found), nprocs=2)
     dtype, loss = found.get()
-    print(f"expected losses of {expected.dtype}, mean {expected.mean().item():.6f}")
-    print(f"got      losses of {dtype}, mean {loss:.6f}")
+    print(f"expected losses of {expected.dtype}, mean {expected.mean().item():.4f}")
+    print(f"got      losses of {dtype}, mean {loss:.4f}")
     return int(dtype != str(expected.dtype))
 
 

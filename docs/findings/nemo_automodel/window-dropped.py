@@ -2,7 +2,8 @@
 
 The loss of a Mistral with a window of one token, on one rank and with the batch shared by two.
 
-nemo-automodel 0.7.0, transformers 5.18.0 and torch 2.13.0; two ranks on CPU over gloo.
+nemo-automodel 0.7.0, transformers 5.18.0 and torch 2.13.0; two ranks on CPU over gloo. With
+--control the model has no sliding window.
 
     python window-dropped.py
 """
@@ -31,6 +32,7 @@ BATCH = {
     "attention_mask": [[1, 1, 1, 1]],
 }
 TARGETS = 3
+WINDOW = None if "--control" in sys.argv else 1
 
 # torch's ring takes the kernels of GPUs only; the same ring with that of CPUs.
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -58,7 +60,8 @@ def loss(mesh: DeviceMesh | None) -> Tensor:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 32}
     sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
-    model = MistralForCausalLM(MistralConfig(**sizes, initializer_range=0.5, sliding_window=1))
+    sizes |= {"initializer_range": 0.5, "sliding_window": WINDOW}
+    model = MistralForCausalLM(MistralConfig(**sizes))
     batch: dict[str, Any] = {name: torch.tensor(rows) for name, rows in BATCH.items()}
     if mesh is not None:
         attach_context_parallel_hooks(model)

@@ -68,7 +68,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     precedents: tuple[str, ...]
     # What the library's newest release has in its place: read, not run.
     newest: str
-    # What its script does with --control, where the same step is right.
+    # What is otherwise in its script with --control, so that the same step is right: a clause.
     control: str = ""
 
     @property
@@ -102,6 +102,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     newest: str = ""
     newest_date: str = ""
     python: str = ""
+    # What the scripts of its findings import beside torch and its own pins; exact pins as well.
+    lent: tuple[str, ...] = ()
 
     def newer_than(self, version: str) -> str:
         """Return the newest release and its date if it is not this version, else nothing."""

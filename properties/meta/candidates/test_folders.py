@@ -30,9 +30,11 @@ from harness.conformance import (
     page,
     read,
     script_of,
+    transcript_of,
     upstream_reports,
     write,
 )
+from harness.conformance.scripts import PROMPT, runs
 from harness.failure.script import script
 from harness.generation import cases, draw_list
 from harness.generation.situations.needs import lacking
@@ -177,6 +179,26 @@ def test_a_finding_is_complete_enough_to_report(library: Library, bug: Bug) -> N
     assert len(source.splitlines()) <= 100
     assert not re.search(r"\bharness\b", source)
     assert bug.title in " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+
+
+@pytest.mark.parametrize(
+    ("library", "bug"), FINDINGS, ids=[f"{library.name}-{bug.key}" for library, bug in FINDINGS]
+)
+def test_a_script_has_a_control_and_a_transcript_of_both(library: Library, bug: Bug) -> None:
+    if not bug.is_in(library.pinned):
+        return
+    source = script_of(library, bug, DOCS).read_text()
+    assert bug.control.endswith(".")
+    head = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+    assert f"With --control {bug.control}" in head
+    shown = transcript_of(library, bug, DOCS).read_text()
+    first, second = shown.split(PROMPT)[1:]
+    for command, run, status in zip(runs(bug), (first, second), (1, 0), strict=True):
+        told, *printed, ended = run.splitlines()
+        assert (told, ended) == (command, f"exit status {status}")
+        # A reader sees what is wrong, and that it is not with the control.
+        assert "expected" in "".join(printed)
+        assert "got" in "".join(printed)
 
 
 def test_what_is_no_finding_has_no_page_and_stands_with_its_reason() -> None:
