@@ -78,7 +78,7 @@ def main():
     wrong = (got - expected).abs().amax(-1) > 1e-4
     for place in range(len(got)):
         mark = "  <- wrong" if wrong[place] else ""
-        print(f"token {place}: expected {expected[place, 0]:.6f}, got {got[place, 0]:.6f}{mark}")
+        print(f"token {place}: expected {expected[place, 0]:.4f}, got {got[place, 0]:.4f}{mark}")
     return int(wrong.any())
 
 

@@ -9,19 +9,22 @@ ZeRO 3 without reduce_scatter divide by world/sp, ZeRO 3 with reduce_scatter div
     python engine-gradients-times-sp.py
 """
 
+import logging
 import os
 import sys
 import tempfile
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
+# The library logs the time to where this prints.
+logging.disable(logging.WARNING)
 
 import deepspeed
 import torch
-import torch.distributed.nn
 from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from deepspeed.utils import safe_get_full_grad
 from torch import distributed
+from torch.distributed.nn.functional import all_gather
 from torch.multiprocessing.spawn import spawn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -31,9 +34,9 @@ BATCH = {
     "position_ids": torch.arange(6)[None],
     "shift_labels": torch.tensor([[2, 3, 4, 5, 6, -100]]),
 }
-ZERO = [(0, True), (1, True), (2, True), (3, True), (3, False)]
-if "--control" in sys.argv:
-    ZERO = [(3, True)]
+ZERO = [(3, True)]
+if "--control" not in sys.argv:
+    ZERO += [(0, True), (1, True), (2, True), (3, False)]
 
 
 def build() -> Any:
@@ -58,15 +61,13 @@ def train(mpu: Any, stage: int, rank: int, *, scatter: bool) -> Any:
         "zero_force_ds_cpu_optimizer": False,
         "sequence_parallel_size": SP,
     }
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, mpu=mpu)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=sgd, config=config, mpu=mpu)
     # As UlyssesSPDataLoaderAdapter shards it.
     batch = {key: value.chunk(SP, dim=1)[rank] for key, value in BATCH.items()}
     logits = engine(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
-    loss = loss_of(engine.module, logits, batch)
-    losses = torch.distributed.nn.functional.all_gather(loss)
-    good = (batch["shift_labels"] != -100).sum()
-    counts = torch.distributed.nn.functional.all_gather(good)
+    losses = all_gather(loss_of(engine.module, logits, batch))
+    counts = all_gather((batch["shift_labels"] != -100).sum())
     engine.backward(sum(losses[i] * counts[i] for i in range(SP)) / sum(counts))
     return safe_get_full_grad(engine.module.lm_head.weight).norm().item()
 
@@ -89,11 +90,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         spawn(rank_main, (folder,), nprocs=SP)
         got = torch.load(f"{folder}/0")
-    print(f"expected |gradient of lm_head| {expected:.6f}")
+    print(f"expected |gradient of lm_head| {expected:.4f}")
     for (stage, scatter), norm in zip(ZERO, got, strict=True):
-        print(
-            f"got      |gradient of lm_head| {norm:.6f} at ZeRO {stage}, reduce_scatter {scatter}"
-        )
+        print(f"got      |gradient of lm_head| {norm:.4f}, ZeRO {stage}, reduce_scatter {scatter}")
     return int(any(abs(norm - expected) > 1e-5 for norm in got))
 
 
