@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.candidates import locate
+from harness.candidates.registry import SHARES
 from harness.candidates.slow_imports import MOST, slow_imports
 from harness.case import parse
 from harness.rank_program.placement import Placement
@@ -108,3 +109,18 @@ def test_ranks_find_it_imported_or_else_import_it_themselves(
     with RankPool(2) as pool:
         outcome = pool.run(CASE, mine)
         assert getattr(outcome, "reason", "") == "a rank has to import it"
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("mutants.B181", (MODULE,)),
+        ("benign.zigzag-columns", (MODULE,)),
+        (f"{SHARES}:gpt_oss__grpo", (MODULE,)),
+        ("mutants.B14", ()),
+    ],
+)
+def test_a_step_of_ours_with_a_recipe_imports_transformers(
+    name: str, modules: tuple[str, ...]
+) -> None:
+    assert locate(name).slow_imports == modules
