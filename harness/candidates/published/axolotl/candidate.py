@@ -31,7 +31,7 @@ def step(
 ) -> None:
     """Run one training; `options` are those of `context_parallel`."""
     written = config(case, attention, packed=packed, flattened=flattened, options=options)
-    with trainer.several_ranks(case):
+    with trainer.several_ranks(case.ranks):
         released = trainer.emitting(library.Trainer, Emitting)(
             huggingface.build(case, rank.device, attention),
             library.TrainingArguments(
