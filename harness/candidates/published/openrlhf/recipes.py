@@ -51,15 +51,17 @@ def critic(model: Any, batch: Batch) -> Tensor:
 
 
 def actor(model: Any, batch: Batch) -> Tensor:
-    """PPO's surrogate, with a penalty for the KL from a reference and a bonus for entropy."""
-    loss: Tensor
-    loss, _ = losses.grpo_regularised(model, batch, capped, beta=KL, bonus=ENTROPY)
-    return loss
+    """PPO's surrogate, with a penalty for the KL from a reference and a bonus for entropy.
 
-
-def capped(gain: Tensor) -> Tensor:
-    """The k3 estimate of the KL, which OpenRLHF caps on purpose, as trainers of PPO do."""
-    return losses.k3(gain).clamp(max=10)
+    OpenRLHF caps the log ratio at 20 and the KL of a token at 10, on purpose.
+    """
+    logits_BSV = losses.logits(model, batch)
+    logps_BS = losses.picked(logits_BSV, batch["labels"])
+    gain_BS = (logps_BS - batch["old_logps"]).clamp(-20, 20)
+    loss_BS, _ = losses.surrogate(gain_BS, batch["advantages"][:, None], EPSILON)
+    kl_BS = losses.k3((logps_BS - batch["reference_logps"]).clamp(min=-10)).clamp(max=10)
+    bonus_BS = ENTROPY * losses.entropy(logits_BSV)
+    return losses.mean(loss_BS + KL * kl_BS - bonus_BS, batch)
 
 
 SCORED = family("llama", head="SequenceClassification")
