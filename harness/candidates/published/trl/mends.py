@@ -51,10 +51,12 @@ def rewarded_at_the_end() -> AbstractContextManager[Any]:
         is_real_BS = inputs["input_ids"] != pad_id
         last_B = torch.where(is_real_BS, inputs["position_ids"], -1).amax(1)
         dist.all_reduce(end_B := last_B.clone(), dist.ReduceOp.MAX, group=group)
+        # A row that has only the id of padding is scored at its first token, on the first rank.
+        is_own_B = (last_B == end_B) & ((end_B >= 0) | (group.rank() == 0))
 
         def rewards(**given: Any) -> Any:
             output = model(**given)
-            own_B1 = output.logits * (last_B == end_B)[:, None]
+            own_B1 = output.logits * is_own_B[:, None]
             output.logits = summed(own_B1, group)
             return output
 
