@@ -23,9 +23,7 @@ from torch.nn import functional as F
 
 IGNORED = -100
 # One row; no target is at the beginning of a shard of two tokens.
-ROWS = [[IGNORED, 2, IGNORED, 4]]
-if "--control" in sys.argv:
-    ROWS = [[IGNORED, 2, IGNORED, 4, IGNORED, 6]]
+ROWS = [[IGNORED, 2, IGNORED, 4, *([IGNORED, 6] if "--control" in sys.argv else [])]]
 
 
 class LigerFusedLinearCrossEntropyLoss:
@@ -59,10 +57,9 @@ def model_of(module, index: int, size: int):
     torch.manual_seed(0)
     total = sum(map(len, ROWS))
     hidden = torch.randn(total + -total % size, 4).chunk(size)[index]
+    lengths = torch.tensor([0, *map(len, ROWS)]).cumsum(0)
     outputs = module.BaseModelOutputWithPastAndRmpad(
-        last_hidden_state=hidden,
-        seq_lens=torch.tensor([0, *map(len, ROWS)]).cumsum(0),
-        word_idx=torch.arange(total),
+        last_hidden_state=hidden, seq_lens=lengths, word_idx=torch.arange(total)
     )
     config = SimpleNamespace(hidden_size=4, use_return_dict=True)
     config.output_attentions = config.output_hidden_states = False
