@@ -21,4 +21,10 @@ CALLED: dict[str, tuple[str, str]] = {
     "B177": ("unclassified", "unclassified"),
     "B184": ("unclassified", "unclassified"),
     "B190": ("unclassified", "unclassified"),
+    "B208": ("gradient-missing", "gradient-missing"),
+    "B215": ("unclassified", "unclassified"),
+    "B220": ("unclassified", "unclassified"),
+    "B224": ("gradient-scaled", "gradient-scaled"),
+    "B225": ("unclassified", "unclassified"),
+    "B226": ("unclassified", "unclassified"),
 }

@@ -214,13 +214,17 @@ class Advantages(Supervised):
 
     def gae(self, batch: Batch) -> Tensor:
         real_BS, values_BS = batch["attention_mask"], self.gathered(batch["old_values"])
-        next_BS = F.pad(values_BS[:, 1:], (0, 1))
+        next_BS = self.following(values_BS, real_BS)
         errors_BS = self.gathered(batch["rewards"]) + 0.99 * next_BS - values_BS
         gains_BS, later = torch.zeros_like(values_BS), torch.zeros_like(values_BS[:, 0])
         for column in reversed(range(values_BS.shape[1])):
             later = errors_BS[:, column] * real_BS[:, column] + 0.99 * 0.95 * later
             gains_BS[:, column] = later * real_BS[:, column]
         return gains_BS
+
+    def following(self, values_BS: Tensor, real_BS: Tensor) -> Tensor:  # noqa: ARG002 - packed rows need it
+        """Return the value of the token behind each, zero at the end of a row."""
+        return F.pad(values_BS[:, 1:], (0, 1))
 
     def gathered(self, x_BS: Tensor) -> Tensor:
         """Return whole rows of a column of which each rank has its part."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from harness.candidates.bank import mutant
 from harness.candidates.own.shares.losses import Distilled, Dpo, Grpo, GrpoK3, Share
 from harness.candidates.own.shares.step import Supervised
-from harness.recipes.batch import IGNORED
+from harness.recipes.batch import IGNORED, Batch
 
 
 @mutant("B13b", "huggingface/transformers#36607", needs=("sp>1",), named="label-lost-at-edge")
@@ -69,6 +69,24 @@ class EntropyUnshifted(GrpoK3):
         is_target_BL = self.cut(self.batch["labels"], IGNORED) != IGNORED
         entropy = (self.entropies() * is_target_BL).sum() / self.targets()
         return loss, metrics | {"entropy": entropy}
+
+
+@mutant("B214", "axolotl-ai-cloud/axolotl#2700", needs=(), named="column-shifted")
+class TeacherBeginsLate(Distilled):
+    """The teacher has no logits for the first token, which are left out and not padded."""
+
+    def teacher(self) -> Tensor:
+        return self.cut(F.pad(self.batch["teacher_logits"][:, 1:], (0, 0, 0, 1)))
+
+
+@mutant("B215", "ServiceNow/Fast-LLM#431", needs=("sp>1",), named="mask-replaced")
+class MaskUncut(Distilled):
+    """The mask of the divergence is not cut: every rank takes the first of it."""
+
+    def look_at(self, batch: Batch) -> None:
+        super().look_at(batch)
+        labels_BS = self.even(F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED), IGNORED)
+        self.is_target_BL = labels_BS[:, : self.labels_BL.shape[1]] != IGNORED
 
 
 LEFT_OUT: dict[str, str] = {

@@ -16,15 +16,23 @@ from harness.candidates.own.shares.losses import (
     BalancedZ,
     Distilled,
     DistilledReverse,
+    Dpo,
     Grpo,
     GrpoK3,
     Gspo,
     PpoActor,
     PpoCritic,
     RewardPairs,
+    Share,
 )
+from harness.recipes.batch import Batch
 
 TILE = 8
+
+
+def is_last(real_BS: Tensor) -> Tensor:
+    """Whether a token is the last of its row."""
+    return real_BS * (real_BS.flip(1).cumsum(1).flip(1) == 1)
 
 
 @mutant("B152", "THUDM/slime#2235", needs=("sp>1",), named="statistic-per-rank")
@@ -241,6 +249,90 @@ class AdvantagesOfAShard(PpoCritic):
         first = self.sp.rank() * width
         alone_BS[:, first : first + width] = mine_BL
         return alone_BS[:, : x_BS.shape[1]]
+
+
+@mutant("B218", "verl-project/verl#179", needs=(), named="term-misweighted")
+class KlSubtracted(GrpoK3):
+    """The KL from the reference is subtracted, so the policy is paid to leave it."""
+
+    def share(self) -> Share:
+        loss, metrics = super().share()
+        return loss - 2 * 0.1 * metrics["kl"], metrics
+
+
+@mutant("B219", "ByteDance-Seed/VeOmni#453", needs=(), named="term-misweighted")
+class RouterLogitsDropped(Balanced):
+    """A patched layer drops the logits of its router, so there is no balance loss."""
+
+    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
+        return 0 * super().balance(logits_TE, count)
+
+
+@mutant("B220", "NVIDIA-NeMo/RL#1900", "THUDM/slime#557", needs=(), named="weights-wrong")
+class TemperatureOnOneSide(Grpo):
+    """One policy's logits are divided by a temperature, and those of the old policy are not."""
+
+    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
+        return super().log_softmax(logits_BLV / 0.8)
+
+
+@mutant("B221", "verl-project/verl#972", needs=(), named="loss-misreported")
+class NothingIsClipped(GrpoK3):
+    """The fraction that is clipped compares a minimum with itself, and is always zero."""
+
+    def surrogate(self) -> tuple[Tensor, Tensor]:
+        loss_BL, clipped_BL = super().surrogate()
+        return loss_BL, torch.zeros_like(clipped_BL)
+
+
+@mutant("B222", "verl-project/verl#2259", needs=("micro_batches>1",), named="loss-misreported")
+class LogsTheLastKl(GrpoK3):
+    """The KL in the log is that of the last micro-batch, which takes the place of the others."""
+
+    def share(self) -> Share:
+        loss, metrics = super().share()
+        is_last = self.batch is self.parts[-1]
+        return loss, metrics | {"kl": metrics["kl"] * is_last}
+
+
+@mutant("B223", "NVIDIA/Megatron-LM#3199", needs=("ranks>1",), named="replica-split")
+class LogsItsOwnZ(BalancedZ):
+    """The z-loss in the log is not reduced over ranks; each logs that of its own tokens."""
+
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
+        return super().reported_metrics(shares) | {"z": shares["z"]}
+
+
+@mutant("B224", "NVIDIA-NeMo/RL#730", needs=(), named="column-misplaced")
+class PairsByLength(Dpo):
+    """Rows are sorted by length before they are paired, so pairs fall apart."""
+
+    def of_rows(self, x_BL: Tensor) -> Tensor:
+        lengths_B = self.batch["attention_mask"].sum(1)
+        return super().of_rows(x_BL)[lengths_B.argsort(stable=True)]
+
+
+@mutant("B225", "radixark/miles#1720", needs=("sp>1",), named="column-misplaced")
+class RewardOnTheFirstRank(PpoCritic):
+    """The last reward of a row goes to the last of its tokens that the first rank has."""
+
+    def gae(self, batch: Batch) -> Tensor:
+        real_BS, first_BS = batch["attention_mask"], batch["attention_mask"].clone()
+        first_BS[:, self.even(real_BS).shape[1] // self.sp.size() :] = 0
+        last_BS = batch["rewards"] * is_last(real_BS)
+        moved_BS = is_last(first_BS) * last_BS.sum(1, keepdim=True)
+        return super().gae(batch | {"rewards": batch["rewards"] - last_BS + moved_BS})
+
+
+@mutant("B226", "NVIDIA-NeMo/RL#2530", needs=(), named="column-misplaced")
+class ValueOfTheNextRow(PpoCritic):
+    """Values are shifted in the packed stream, so the last of a row has the next row's first."""
+
+    def following(self, values_BS: Tensor, real_BS: Tensor) -> Tensor:
+        packed_T = values_BS[real_BS.bool()]
+        return torch.zeros_like(values_BS).masked_scatter(
+            real_BS.bool(), F.pad(packed_T[1:], (0, 1))
+        )
 
 
 LEFT_OUT: dict[str, str] = {

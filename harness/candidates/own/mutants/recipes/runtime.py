@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from harness.candidates.bank import mutant
-from harness.candidates.own.shares.losses import Grpo, GrpoK3, Share
+from harness.candidates.own.shares.losses import Grpo, GrpoK3, PpoActor, Share
+from harness.recipes.batch import IGNORED
 
 
 @mutant("B164", "THUDM/slime#2123", needs=("ranks>1",), named="collective-mismatch")
@@ -33,6 +34,30 @@ class MetricsOfTheFirst(Grpo):
 
     def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
         return super().reported_metrics(shares) if self.sp.rank() == 0 else shares
+
+
+@mutant(
+    "B216",
+    "NovaSky-AI/SkyRL#1817",
+    "NovaSky-AI/SkyRL#1856",
+    needs=("ranks>1",),
+    named="collective-mismatch",
+)
+class NoMetricsWithoutATarget(Grpo):
+    """Rows without a target are taken for padding, and a rank with no others has no metrics."""
+
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
+        return super().reported_metrics(shares) if self.own_targets() else shares
+
+
+@mutant("B217", "radixark/miles#3229", needs=("ranks>1",), named="collective-mismatch")
+class NothingToWhiten(PpoActor):
+    """A rank without a target has nothing to whiten, and does not enter the sum over ranks."""
+
+    def over_statistic(self, parts: list[Tensor]) -> Tensor:
+        masks = [self.cut(part["labels"], IGNORED) != IGNORED for part in self.parts]
+        has_none = not any(mask.any() for mask in masks)
+        return parts[0].new_zeros(()) if has_none else super().over_statistic(parts)
 
 
 LEFT_OUT: dict[str, str] = {}
