@@ -12,14 +12,13 @@ import logging
 import socket
 import sys
 import types
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
 from torch import distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-# The library logs the time to where this prints.
-logging.disable(logging.INFO)
 ROWS = [[1, 2, 3, 4, 5, 6]] if "--control" in sys.argv else [[1, 2, 3], [4, 5, 6]]
 
 
@@ -33,8 +32,10 @@ def published():
         package = types.ModuleType(name)
         package.__path__ = [str(place.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
-    from areal.api.cli_args import TrainEngineConfig
-    from areal.engine import fsdp_engine
+    # The library logs the time to what is stdout now.
+    with redirect_stdout(sys.stderr):
+        from areal.api.cli_args import TrainEngineConfig
+        from areal.engine import fsdp_engine
 
     return TrainEngineConfig, fsdp_engine
 

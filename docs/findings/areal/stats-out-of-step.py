@@ -7,18 +7,16 @@ areal 1.0.4: the log's collectives differ between replicas with and without a ta
 pip install areal==1.0.4; needs no GPU. Exit status 1 if the bug shows.
 """
 
-import logging
 import socket
 import sys
 import types
+from contextlib import redirect_stdout
 
 import torch
 from torch import distributed as dist
 from torch import multiprocessing as mp
 
 CONTROL = "--control" in sys.argv
-# The library logs the time to where this prints.
-logging.disable(logging.INFO)
 RANKS = 2
 
 
@@ -38,7 +36,9 @@ def rank(index, port, entered):
         package = types.ModuleType(name)
         package.__path__ = [str(place.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
-    from areal.utils import stats_tracker
+    # The library logs the time to what is stdout now.
+    with redirect_stdout(sys.stderr):
+        from areal.utils import stats_tracker
 
     if index == 0 or CONTROL:
         # As compute_packed_sft_loss records it. Rank 1 has no target, so that

@@ -9,9 +9,13 @@ Run: python kv-heads-never-checked.py (two processes on the CPU; nothing of flas
 """
 
 import importlib.util
+import os
 import socket
 import sys
 from types import ModuleType, SimpleNamespace
+
+# Else it logs the time.
+os.environ["LLAMAFACTORY_VERBOSITY"] = "WARNING"
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
