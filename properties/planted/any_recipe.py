@@ -29,7 +29,7 @@ def sinks_uncut(*given: Any, s_aux: Tensor | None = None, **named: Any) -> Any:
 
 
 class StatesNotSummed(ulysses.Gathered):
-    """Of what other ranks make of this rank's states, the gradient is lost."""
+    """The gradient of what other ranks make of this rank's states is lost."""
 
     @classmethod
     def apply(cls, x: Tensor, dim: int, group: Any, makes_another: bool) -> Any:

@@ -24,7 +24,7 @@ def _flash_attn_varlen_forward(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
     causal, window_size=(-1, -1), alibi_slopes=None, return_softmax=False,
 ):  # fmt: skip
-    """Of one row; what flash-attn returns."""
+    """What flash-attn returns for one row."""
     scores = torch.einsum("qhd,khd->hqk", q, k) * softmax_scale
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), float("-inf"))
@@ -62,7 +62,7 @@ def released():
 
 
 def gradients(attend, mine):
-    """Of a rank's tokens of one row of eight."""
+    """Gradients of a rank's tokens of one row of eight."""
     torch.manual_seed(0)
     whole = torch.randn(4, 1, 8, 2, 4, dtype=torch.float64)
     whole[-1, :, 2 if "--control" in sys.argv else 8 :] = 0

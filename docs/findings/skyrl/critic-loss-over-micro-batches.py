@@ -23,7 +23,7 @@ ROWS, TOKENS = 4, 3
 
 
 def package(*names: str, **given: Any) -> None:
-    """Of the true path, without what its __init__ imports."""
+    """A package of the true path, without what its __init__ imports."""
     module = sys.modules[".".join(names)] = ModuleType(".".join(names))
     vars(module).update(given, __path__=[str(Path(PLACE, *names[1:]))])
 

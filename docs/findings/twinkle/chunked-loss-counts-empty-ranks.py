@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 REDUCTION = "sum"
-# Of one row. The second rank has no target, as where its part is all padding.
+# Parts of one row. The second rank has no target, as where its part is all padding.
 LABELS = torch.tensor([[3, 1, 2 if "--control" in sys.argv else -100, -100]])
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 REDUCTION = "mean"
-# Those of one row: two targets on the first rank, one on the second.
+# Parts of one row: two targets on the first rank, one on the second.
 LABELS = torch.tensor([[3, 1, 2, 5 if "--control" in sys.argv else -100]])
 
 

@@ -61,7 +61,7 @@ def released():
 
 
 def gradients(attend, mine):
-    """Of a rank's tokens of one row of eight."""
+    """Gradients of a rank's tokens of one row of eight."""
     torch.manual_seed(0)
     row = torch.randn(4, 1, 8, 2, 4, dtype=torch.float64)
     row[3, :, 2 if "--control" in sys.argv else 8 :] = 0

@@ -57,7 +57,7 @@ def main() -> int:
     found = mp.get_context("spawn").SimpleQueue()
     mp.spawn(rank, (port, found), nprocs=2)
     loss, gradient = found.get()
-    # Of a linear function value and gradient at one are the same.
+    # A linear function has the same value and gradient at one.
     expected = torch.tensor(sum(WEIGHTS, [])).mean().item()
     print(f"expected loss {expected:.6f}, gradient {expected:.6f}")
     print(f"got      loss {loss:.6f}, gradient {gradient:.6f}")

@@ -16,7 +16,7 @@ _modules = [importlib.import_module(f"{__name__}.{stage}") for stage in STAGES]
 _recipes = importlib.import_module(f"{__name__}.recipes")
 
 BANK = MUTANTS
-# Those that compute the harness's own model.
+# The mutants that compute the harness's own model.
 NATIVE = {key: mutant for key, mutant in BANK.items() if not mutant.trains}
 # Numbers of the catalogue that have no mutant, and why.
 LEFT_OUT: dict[str, str] = {}

@@ -125,7 +125,7 @@ class GrpoK2(GrpoK3):
 
 
 class OfPairs(Supervised):
-    """Of two rows that follow each other the first is preferred; both are on one replica."""
+    """The first of two rows in turn is preferred; both are on one replica."""
 
     only = "dp=1 micro=1"
 

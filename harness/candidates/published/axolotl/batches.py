@@ -67,7 +67,7 @@ class Numbering:
 
 
 class NumberingPacks(Numbering):
-    """The same before a collator of packs."""
+    """A table as above, before a collator of packs."""
 
     def features(self: Any, packs: list[list[int]]) -> list[Any]:
         return [

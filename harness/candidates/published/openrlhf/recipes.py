@@ -14,7 +14,7 @@ from harness.recipes import Recipe, computed, losses, row, target
 from harness.recipes.batch import Batch
 from harness.recipes.families import family
 
-# Of DPO; of PPO's clipped values, its KL penalty and its bonus for entropy.
+# DPO's; then PPO's, for clipped values, the KL penalty and the bonus for entropy.
 BETA, EPSILON, KL, ENTROPY = 0.1, 0.2, 0.1, 0.01
 
 
