@@ -67,7 +67,7 @@ class Numbering:
 
 
 class NumberingPacks(Numbering):
-    """A table as above, before a collator of packs."""
+    """As `Numbering`, in front of a collator of packs."""
 
     def features(self: Any, packs: list[list[int]]) -> list[Any]:
         return [
