@@ -136,7 +136,8 @@ def computing_in_parts(
             if type(layer).__name__.endswith(WITH_STATE):
                 hook = layer.register_forward_pre_hook(before, with_kwargs=True)
                 hooks.callback(hook.remove)
-                hooks.callback(layer.register_forward_hook(after).remove)
+                # In front of hooks that look at what a layer comes to for this rank.
+                hooks.callback(layer.register_forward_hook(after, prepend=True).remove)
         yield {"real_RS": real_RS, "group": group, "use_cache": False}
 
 

@@ -61,7 +61,7 @@ FAULTS = {
     "llama__distilled__teacher_uncut": ("loss", "column-misplaced"),
     "deepseek_v3__supervised__positions_restarted": ("model.rotary_emb", "positions-restarted"),
     "qwen3_next__supervised__state_restarted": (
-        "model.layers.0.linear_attn.out_proj",
+        "model.layers.0.linear_attn",
         "attention-cut",
     ),
     "qwen3_moe__balanced__balance_of_a_rank": ("loss", "statistic-per-rank"),
