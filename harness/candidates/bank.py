@@ -29,14 +29,31 @@ STAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """One bug: where it comes from, what shows it, and what it must be named."""
+class Changed:
+    """A right step with one change, which its sentence describes."""
 
-    # The number of the bug in the catalogue, and a letter if a bug takes several forms.
+    # A mutant has the number of its bug in the catalogue, and a letter if a bug takes several
+    # forms.
     key: str
-    stage: str
     candidate: Candidate
     sentence: str
+
+    @property
+    def trains(self) -> str:
+        """The right step of the same recipe, as FAMILY__LOSS; empty for the native step."""
+        return self.candidate.trains() if hasattr(self.candidate, "trains") else ""
+
+    @property
+    def limits(self) -> str:
+        """What bounds the cases that it is tried on; nothing bounds those of the native step."""
+        return getattr(self.candidate, "limits", "") if self.trains else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(Changed):
+    """One bug: where it comes from, what shows it, and what it must be named."""
+
+    stage: str
     # The public discussions of the bug, as owner/name#number.
     threads: tuple[str, ...]
     # What a case must have to show the bug: names of situations, or fields as in "sp>1".
@@ -44,25 +61,12 @@ class Mutant:
     # The anomaly that the diagnosis must name.
     anomaly: str
 
-    @property
-    def trains(self) -> str:
-        """The right step of the same recipe, as FAMILY__LOSS; empty for the native step."""
-        return _trains(self.candidate)
-
 
 @dataclass(frozen=True, slots=True)
-class Benign:
+class Benign(Changed):
     """One harmless change that the check must pass, and the bug that it looks like."""
 
-    key: str
-    candidate: Candidate
-    sentence: str
     looks_like: str
-
-    @property
-    def trains(self) -> str:
-        """The right step of the same recipe, as FAMILY__LOSS; empty for the native step."""
-        return _trains(self.candidate)
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -76,7 +80,7 @@ def mutant(key: str, *threads: str, needs: tuple[str, ...], named: str) -> Calla
         stage = kind.__module__.rpartition(".")[2]
         _refuse_taken(key, MUTANTS)
         candidate = _instance(kind, f"mutants.{key}")
-        MUTANTS[key] = Mutant(key, stage, candidate, _sentence(kind), threads, needs, named)
+        MUTANTS[key] = Mutant(key, candidate, _sentence(kind), stage, threads, needs, named)
         return kind
 
     return register
@@ -91,10 +95,6 @@ def benign(key: str, *, looks_like: str) -> Callable[[Kind], Kind]:
         return kind
 
     return register
-
-
-def _trains(candidate: Candidate) -> str:
-    return candidate.trains() if hasattr(candidate, "trains") else ""
 
 
 def _instance(kind: Callable[[], Candidate], name: str) -> Candidate:

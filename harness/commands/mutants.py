@@ -175,7 +175,6 @@ def open_trials(
 
         def attempt(key: str) -> dict[str, Any]:
             entry = mutants.BANK.get(key) or benign.BANK[key]
-            limits = getattr(entry.candidate, "limits", "") if entry.trains else ""
-            return {"trial": asdict(within(limits).attempt(entry)), "placement": pool.place}
+            return {"trial": asdict(within(entry.limits).attempt(entry)), "placement": pool.place}
 
         yield attempt

@@ -50,8 +50,7 @@ def tried(
     """Try each on cases within its limits."""
     trials = []
     for entry in entries:
-        limits = getattr(entry.candidate, "limits", "") if entry.trains else ""
-        cases = draw(REQUEST, pool.size, limits)[:count]
+        cases = draw(REQUEST, pool.size, entry.limits)[:count]
         trier = Trier(cases=cases, session=Session(pool), required_only=required_only)
         trials.append(trier.attempt(entry))
     return trials

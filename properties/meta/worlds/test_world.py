@@ -338,13 +338,13 @@ def test_under_torchrun_a_crash_and_a_hang_are_faults_and_the_campaign_goes_on()
     faulty = PLANTED / "faulty.py"
     words = (
         f"check --candidate {faulty}:DIES --candidate {faulty}:SPINS --candidate "
-        "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 6"
+        "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 3"
     )
     with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as (first, _):
-        # On a busy machine a right step needs seconds too; each hang takes the whole deadline.
-        output, _ = first.communicate(timeout=2 * PATIENCE)
+        output, _ = first.communicate(timeout=PATIENCE)
     candidates = json.loads(output)["candidates"].values()
-    assert [each["verdict"] for each in candidates] == ["FAULT", "FAULT", "WITHIN"]
+    failures = [each["failures"] for each in candidates]
+    assert [each["verdict"] for each in candidates] == ["FAULT", "FAULT", "WITHIN"], failures
 
 
 @pytest.mark.long
