@@ -28,6 +28,10 @@ from harness.rank_program import precision
 from harness.reference import TORCH_DTYPES, reference, rowwise
 from harness.trace import Assembly, Fault, Kind, Trace
 
+# As many fp32 numbers as the widest registers of a CPU hold: kernels compute rows in such pieces,
+# and more of them would only take time.
+MOST_FURTHER_COLUMNS = 16
+
 # Cached because many candidates may be judged on the same cases.
 cached_rowwise = lru_cache(maxsize=256)(rowwise)
 
@@ -87,16 +91,21 @@ def differently_rounded(case: Case) -> list[Trace]:
     """Return plain training with fused attention, which a library may use whatever the case has.
 
     In fp64, where attention is always written out, and in fp32 return it from weights moved by one
-    and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Half precisions
-    never needed that, and there it would let larger errors pass.
+    and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Its rows are as
+    long as a stream of all rows, because a fused kernel may be exact for short rows alone. Half
+    precisions never needed that, and there it would let larger errors pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
-    cases = [fused] if case.dtype != "fp64" else []
+    traces = [reference(fused, dtype)] if case.dtype != "fp64" else []
     if case.dtype in ("fp64", "fp32"):
         # Towards zero, because a nudge has a limit; twice, because one may be exact by luck too.
         away = copysign(ROUNDING_NUDGE[case.dtype], case.nudge)
-        cases += [replace(fused, nudge=case.nudge - times * away) for times in (1, 2)]
-    return [reference(nudged, dtype) for nudged in cases]
+        stream = case.tokens + case.sp - max(len(row) for row in case.rows)
+        for times in (1, 2):
+            nudged = replace(fused, nudge=case.nudge - times * away)
+            columns = min(stream, MOST_FURTHER_COLUMNS)
+            traces.append(reference(nudged, dtype, further_columns=columns))
+    return traces
 
 
 def traces_on_device(case: Case, device: str) -> tuple[list[Trace], str]:

@@ -24,14 +24,21 @@ LOGITS_AT_ONCE = 10 << 20
 
 @one_thread
 def reference(
-    case: Case, dtype: torch.dtype, *, traced: bool = False, device: str = "cpu"
+    case: Case,
+    dtype: torch.dtype,
+    *,
+    traced: bool = False,
+    device: str = "cpu",
+    further_columns: int = 0,
 ) -> Trace:
     """Return the trace of the last step of a case: loss, losses of tokens, and gradients.
 
-    With `traced`, it has the inputs and the intermediate tensors as well.
+    With `traced`, it has the inputs and the intermediate tensors as well. `further_columns` of
+    padding change no number but for its rounding: kernels compute longer rows otherwise.
     """
     trace = Trace()
-    ids_BS, attended_BS, loss_mask_BS = (table_BS.to(device) for table_BS in pad(case))
+    tables = pad(case, further_columns)
+    ids_BS, attended_BS, loss_mask_BS = (table_BS.to(device) for table_BS in tables)
     positions_BS = (attended_BS.long().cumsum(1) - 1).clamp(min=0)
     tokens = torch.arange(case.tokens, device=device)
     if traced:
@@ -89,9 +96,9 @@ def reference(
     return trace
 
 
-def pad(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+def pad(case: Case, further_columns: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Return three BS tables: ids, which columns are real tokens, and which are targets."""
-    width = max(len(row) for row in case.rows)
+    width = max(len(row) for row in case.rows) + further_columns
     ids_BS = torch.full((len(case.rows), width), case.pad_id)
     attended_BS = torch.zeros(len(case.rows), width, dtype=torch.bool)
     loss_mask_BS = torch.zeros(len(case.rows), width, dtype=torch.bool)

@@ -1,6 +1,7 @@
 """Before a candidate is blamed, plain training is computed in further ways."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from harness.reference import reference, rowwise
 from harness.trace import Entry, Kind, Trace, is_required
 from properties.helpers.judging import evaluate, evaluate_all, evaluate_traced
 from properties.helpers.places import PLANTED
+from properties.helpers.shown import shown
 
 CASE = parse("case/1 rows=5:11111,3:111 sp=2")
 # A rounding of its weights moves some gradients by 1e-13 of themselves.
@@ -86,6 +88,31 @@ def test_a_rounding_of_the_weights_moves_gradients_of_an_ill_conditioned_case_fa
 
     assert moved(ILL_CONDITIONED) > 5e-14
     assert moved(CASE) < 1e-14
+
+
+@pytest.mark.slow
+def test_a_library_may_use_fused_attention_on_a_stream_of_all_rows(
+    harness_pool: RankPool, tmp_path: Path
+) -> None:
+    # In two rows the only query that learns sees one key, so its scores have no gradient. A fused
+    # kernel leaves a rounding in them if a row has four columns, and none if it has three.
+    case = parse(
+        "case/1 rows=2:11,3:111,2:11 ids=[4,0],[3,0,0],[4,0] heads=2/2 layers=1 vocab=5 sp=2 dp=1 "
+        "dim=4 tied=1 dtype=fp32 seed=131"
+    )
+    (tmp_path / "hf.py").write_text(shown("huggingface.md"))
+    comparison = evaluate(case, f"{tmp_path / 'hf.py'}:HF", harness_pool)
+    assert comparison.verdict is Verdict.WITHIN
+    assert comparison.measured.used < 0.5
+
+
+def test_padding_changes_no_number_of_plain_training_but_for_its_rounding() -> None:
+    plain = reference(CASE, torch.float64, traced=True)
+    padded = reference(CASE, torch.float64, traced=True, further_columns=7)
+    assert list(padded) == list(plain)
+    assert doubt(plain, padded) == ""
+    for key in plain:
+        assert np.array_equal(padded[key].tokens, plain[key].tokens), key
 
 
 @pytest.mark.slow
