@@ -73,8 +73,8 @@ def numbers(case: Case, calls: Sequence[Tensor]) -> list[Tensor]:
 def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Iterator[None]:
     """Emit the output of each module for the tokens of each call, once.
 
-    Outputs that backward computes again, or whose first dims are not those of the ids, are left
-    out. The hooks of a compiled model are not compiled.
+    Outputs that backward computes again, or that do not have an entry for each id, are left out.
+    The hooks of a compiled model are not compiled.
     """
     if not layout:
         yield
@@ -94,7 +94,7 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
         if tensor is None or not 0 <= call < len(layout) or (name, call) in done:
             return
         tokens = layout[call]
-        if tensor.shape[: tokens.ndim] == tokens.shape and tensor.ndim > tokens.ndim:
+        if _is_by_token(tensor, tokens):
             done.add((name, call))
             emit(name, tensor.flatten(0, tokens.ndim - 1), tokens.flatten())
 
@@ -106,6 +106,16 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
                 hook = partial(after, name)
                 hooks.callback(module.register_forward_hook(hook).remove)
         yield
+
+
+def _is_by_token(out: Tensor, tokens: Tensor) -> bool:
+    """Whether an output's first dims are those of the ids.
+
+    Heads come before or after tokens, so with as many heads as columns it is unknown.
+    """
+    dims = tokens.ndim
+    is_unknown = out.ndim > dims + 1 and out.shape[dims] == tokens.shape[-1]
+    return out.ndim > dims and out.shape[:dims] == tokens.shape and not is_unknown
 
 
 def _first_tensor(out: Any) -> Tensor | None:

@@ -1,10 +1,10 @@
-"""The embedding of tokens is found in models of any kind."""
+"""The embedding of tokens, and the outputs by token, are found in models of any kind."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.recipes.inside import embedded
+from harness.recipes.inside import embedded, emitted
 
 IDS = torch.tensor([[3, 1, 2]])
 
@@ -40,3 +40,35 @@ def test_the_named_embedding_is_watched_or_else_the_one_that_is_called_first(
     with embedded(module) as calls:
         module(IDS)
     assert [ids.tolist() for ids in calls] == [seen.tolist()]
+
+
+class NormsHeads(Plain):
+    """Norms the heads of its tokens, [rows, columns, heads, dim], or [rows, heads, columns, dim].
+
+    It has `heads` of them, of one dim each.
+    """
+
+    def __init__(self, heads: int, *, heads_first: bool) -> None:
+        super().__init__()
+        self.wide, self.norm = nn.Linear(2, heads), nn.Identity()
+        self.heads_first = heads_first
+
+    def forward(self, ids: Tensor) -> Tensor:
+        wide: Tensor = self.wide(super().forward(ids))[..., None]
+        normed: Tensor = self.norm(wide.transpose(1, 2) if self.heads_first else wide)
+        return normed
+
+
+@pytest.mark.parametrize(
+    ("heads", "heads_first", "is_by_token"),
+    [(2, False, True), (2, True, False), (3, False, False), (3, True, False)],
+)
+def test_an_output_is_by_token_only_if_its_dim_of_tokens_cannot_be_heads(
+    heads: int, heads_first: bool, is_by_token: bool
+) -> None:
+    shapes = {}
+    module = NormsHeads(heads, heads_first=heads_first)
+    with emitted(module, [IDS], lambda key, out, _tokens: shapes.__setitem__(key, out.shape)):
+        module(IDS)
+    assert ("norm" in shapes) == is_by_token
+    assert "wide" in shapes
