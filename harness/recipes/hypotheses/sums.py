@@ -3,6 +3,7 @@
 Legend: B rows, S columns, K keys; `shard_BS` is the shard of each token.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -33,7 +34,28 @@ def of_counts() -> list[Hypothesis]:
         change = partial(_with_shards, shards=shards)
         alone = f"the loss of each shard of {layout} is computed alone, then averaged"
         found.append(Hypothesis("denominator-per-rank", alone, change, _by_rank))
+    for counted, size in (("targets", _targets), ("rows", _rows)):
+        last = f"each replica has the gradients of its last micro-batch alone, by its {counted}"
+        found.append(Hypothesis("gradient-partial", last, parts=partial(_last_alone, size=size)))
     return found
+
+
+def _last_alone(batch: Batch, case: Case, *, size: Callable[[Batch], int]) -> Parts:
+    """Weigh the loss of each replica's last micro-batch by its share of the whole batch."""
+    last = []
+    for _, rows in by_replica(batch, case):
+        is_last_B = rows["micro_batch"] == rows["micro_batch"].max()
+        last.append({name: x[is_last_B] for name, x in rows.items()})
+    whole = max(size(batch), 1)
+    return [(size(part) / whole, part) for part in last]
+
+
+def _targets(batch: Batch) -> int:
+    return int((batch["labels"] != IGNORED).sum())
+
+
+def _rows(batch: Batch) -> int:
+    return len(batch["labels"])
 
 
 def _apart(batch: Batch, _case: Case, *, keys: tuple[str, ...]) -> Parts:
@@ -102,7 +124,7 @@ def _by_share(batch: Batch, case: Case, *, blank: bool = False) -> Parts:
                 if x.is_floating_point() and x.shape[:2] == is_other_BS.shape
             }
         parts += [part for _, part in _apart(changed, case, keys=("replica",))]
-    counts = [int((part["labels"] != IGNORED).sum()) for part in parts]
+    counts = [_targets(part) for part in parts]
     return [
         (count / sum(counts), part) for count, part in zip(counts, parts, strict=True) if count
     ] or [(1.0, batch)]

@@ -21,7 +21,6 @@ CALLED: dict[str, tuple[str, str]] = {
     "B177": ("unclassified", "unclassified"),
     "B184": ("unclassified", "unclassified"),
     "B190": ("unclassified", "unclassified"),
-    "B208": ("gradient-missing", "gradient-missing"),
     "B215": ("unclassified", "unclassified"),
     "B220": ("unclassified", "unclassified"),
     "B224": ("gradient-scaled", "gradient-scaled"),
