@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from harness.recipes.columns import Column
-from harness.recipes.hypotheses.columns import in_place_of, is_of_rows, of_column
+from harness.recipes.hypotheses.columns import in_place_of, is_of_rows, of_column, of_order
 from harness.recipes.hypotheses.sums import of_counts, of_statistics
 from harness.recipes.hypotheses.terms import of_masks
 from harness.recipes.hypotheses.tokens import of_attention, of_labels, of_positions
@@ -17,7 +17,7 @@ def hypotheses(columns: Mapping[str, Column]) -> dict[str, Hypothesis]:
     The usual ones come first, and those that a model or a loss may not take come last.
     """
     found = [*of_labels(), *of_positions(), *of_visibility(), *of_masks(), *of_counts()]
-    found += of_attention()
+    found += [*of_attention(), *of_order()]
     for name, column in columns.items():
         found += of_column(name, column)
         alike = [other for other in columns if is_of_rows(columns[other]) is is_of_rows(column)]

@@ -23,7 +23,11 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
         return lambda batch, case: {name: change(batch[name], batch, case, **named)}
 
     found = [
-        Hypothesis("column-misplaced", f"{name} is that of another row", changed(_of_another))
+        Hypothesis("column-misplaced", f"{name} {how}", changed(change))
+        for how, change in (
+            ("is that of another row", _of_another),
+            ("is sorted by the length of its rows", _sorted),
+        )
     ]
     if is_of_rows(column):
         return found
@@ -41,6 +45,17 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
     ]  # fmt: skip
 
 
+def of_order() -> list[Hypothesis]:
+    """Return what a step does that sorts rows, as for batches of even work, and never back."""
+    return [
+        Hypothesis(
+            "column-misplaced",
+            "rows are sorted by length, and what belongs to a row as a whole is not",
+            _sorted_rows,
+        )
+    ]
+
+
 def in_place_of(name: str, other: str) -> Hypothesis:
     def change(batch: Batch, _case: Case) -> Batch:
         return {name: batch[other]} if batch[other].shape == batch[name].shape else {}
@@ -50,6 +65,15 @@ def in_place_of(name: str, other: str) -> Hypothesis:
 
 def _of_another(x: Tensor, _batch: Batch, _case: Case) -> Tensor:
     return x.roll(1, 0)
+
+
+def _sorted(x: Tensor, batch: Batch, _case: Case) -> Tensor:
+    return x[batch["attention_mask"].sum(1).argsort(stable=True)]
+
+
+def _sorted_rows(batch: Batch, case: Case) -> Batch:
+    """Sort all tables of tokens; a column of rows, and the pairs that rows make, stay."""
+    return {name: _sorted(x, batch, case) for name, x in batch.items() if x.ndim > 1}
 
 
 def _shifted(x: Tensor, _batch: Batch, _case: Case, *, by: int) -> Tensor:

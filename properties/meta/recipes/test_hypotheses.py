@@ -19,12 +19,13 @@ from harness.recipes.hypothesis import MODEL_MASK, masked_for_model
 from properties.planted.tiny import Attention, Tiny, next_labels
 
 # Rows of unequal lengths, padded on both sides, on two replicas of two micro-batches, so that no
-# two hypotheses come to the same.
+# two hypotheses come to the same. The first micro-batch has three rows, whose order by length is
+# not undone by sorting twice.
 SIZES = "heads=2 window=2 vocab=23 sp=2 dp=2 micro=2"
 CASES = [
     parse(f"case/1 rows={rows} {SIZES}")
     for rows in (
-        "5:01111,4:0111:left,3:011,7:0111111,7:0110111:left,5:01111",
+        "7:0111111,4:0111:left,3:011,7:0111111,5:01101:left,5:01111,4:0111,6:011011,5:01111,2:01",
         "7:0111111:left,5:01111:left,7:0111111,3:011:left",
     )
 ]

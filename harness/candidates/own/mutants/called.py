@@ -23,7 +23,6 @@ CALLED: dict[str, tuple[str, str]] = {
     "B190": ("unclassified", "unclassified"),
     "B215": ("unclassified", "unclassified"),
     "B220": ("unclassified", "unclassified"),
-    "B224": ("gradient-scaled", "gradient-scaled"),
     "B225": ("unclassified", "unclassified"),
     "B226": ("unclassified", "unclassified"),
 }
