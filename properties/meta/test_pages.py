@@ -4,6 +4,7 @@ import re
 from math import prod
 from typing import get_args
 
+import curves
 import pytest
 import tolerances
 import torch
@@ -11,8 +12,12 @@ import torch
 import docs
 from harness.campaign.markdown import replace_marked
 from harness.candidates import Rank
+from harness.candidates.own.mutants import NATIVE
 from harness.case import LEARNING_RATE, Case, Dtype, Model, Row, parse
+from harness.ranks.pool import RankPool
 from harness.reference.decoder import NORM_EPSILON, ROPE_BASE, Decoder
+from harness.verdict import Verdict
+from properties.helpers.judging import evaluate
 from properties.helpers.places import ROOT
 
 CASES = (ROOT / "docs" / "cases.md").read_text()
@@ -34,6 +39,33 @@ def test_the_page_of_tolerances_is_up_to_date_and_covers_each_dtype() -> None:
     assert replace_marked(page, "factors", tolerances.factors()) == page
     assert re.findall(r"^\*\*(\w+)\*\*: 1000 cases", page, re.MULTILINE) == list(get_args(Dtype))
     assert all(float(used) < 1 for used in re.findall(r"of a\s+budget was (\S+)\.", page))
+
+
+def test_the_page_of_equal_losses_agrees_with_the_bank_and_with_itself() -> None:
+    page = curves.PAGE.read_text()
+    (count,) = re.findall(r"of this kind on (\d+) cases", page)
+    heads, _, *rows = (
+        tuple(line.strip("| ").split(" | ")) for line in page.splitlines() if line.startswith("| ")
+    )
+    assert heads == curves.HEADS
+    assert replace_marked(page, "curves", curves.section(rows, int(count))) == page
+    for key, sentence, plain_loss, loss, *_, plain, wrong in rows:
+        assert NATIVE[key].sentence == sentence
+        assert loss == plain_loss
+        assert len(plain) == len(wrong) == len(curves.STEPS) + len("``")
+
+
+@pytest.mark.slow
+def test_a_bug_on_the_page_of_equal_losses_has_right_losses_and_a_wrong_gradient(
+    harness_pool: RankPool,
+) -> None:
+    key, *_ = re.findall(r"^\| (B\w+) ", curves.PAGE.read_text(), re.MULTILINE)
+    case = parse("case/1 rows=8:11111111,5:11111 heads=8/2 layers=2 sp=4 dp=1 seed=1")
+    comparison = evaluate(case, f"mutants.{key}", harness_pool)
+    assert comparison.verdict is Verdict.DIVERGED
+    wrong = {result.key for result in comparison.measured.keys if result.wrong}
+    assert wrong
+    assert not wrong & {"loss", "nll"}
 
 
 def test_the_case_line_on_the_page_is_in_canonical_form() -> None:

@@ -98,5 +98,5 @@ LEFT_OUT: dict[str, str] = {
     "B133": "Equivalent: our scores stay far below where an exponential overflows.",
     "B135": "No fault is described: the thread does not settle where the difference came from.",
     "B136": "No fault is described: errors that grow with depth are what low precision does.",
-    "B139": "The same step as B138: dropout is on in one path and off in the other.",
+    "B139": "It is the step of B138: dropout is on in one path and off in the other.",
 }
