@@ -66,7 +66,7 @@ class NormsHeads(Plain):
 def test_an_output_is_by_token_only_if_its_dim_of_tokens_cannot_be_heads(
     heads: int, heads_first: bool, is_by_token: bool
 ) -> None:
-    shapes = {}
+    shapes: dict[str, torch.Size] = {}
     module = NormsHeads(heads, heads_first=heads_first)
     with emitted(module, [IDS], lambda key, out, _tokens: shapes.__setitem__(key, out.shape)):
         module(IDS)
