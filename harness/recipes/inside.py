@@ -89,12 +89,12 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
         call += module is first
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def after(name: str, _module: nn.Module, _given: Any, out: Any) -> None:
+    def after(name: str, _module: nn.Module, given: Any, out: Any) -> None:
         tensor = _first_tensor(out)
         if tensor is None or not 0 <= call < len(layout) or (name, call) in done:
             return
         tokens = layout[call]
-        if _is_by_token(tensor, tokens):
+        if _is_by_token(tensor, given, tokens):
             done.add((name, call))
             emit(name, tensor.flatten(0, tokens.ndim - 1), tokens.flatten())
 
@@ -108,14 +108,20 @@ def emitted(model: nn.Module, layout: Sequence[Tensor], emit: EmitTokens) -> Ite
         yield
 
 
-def _is_by_token(out: Tensor, tokens: Tensor) -> bool:
+def _is_by_token(out: Tensor, given: Any, tokens: Tensor) -> bool:
     """Whether an output's first dims are those of the ids.
 
-    Heads come before or after tokens, so with as many heads as columns it is unknown.
+    Heads may stand before tokens. With as many heads as columns the memory of what the module was
+    given shows it: projections give a token all its heads side by side, and a transpose brings
+    heads to the front.
     """
     dims = tokens.ndim
-    is_unknown = out.ndim > dims + 1 and out.shape[dims] == tokens.shape[-1]
-    return out.ndim > dims and out.shape[:dims] == tokens.shape and not is_unknown
+    if out.ndim <= dims or out.shape[:dims] != tokens.shape:
+        return False
+    may_be_heads = out.ndim > dims + 1 and out.shape[dims] == tokens.shape[-1]
+    source = _first_tensor(given)
+    laid = out if source is None or source.shape != out.shape else source
+    return not (may_be_heads and laid.stride(dims - 1) <= laid.stride(dims))
 
 
 def _first_tensor(out: Any) -> Tensor | None:
