@@ -11,6 +11,9 @@ from hypothesis import settings
 from harness.importing import without_a_search_for_garbage
 from harness.plugin import DEFAULT_CANDIDATE, profiles
 
+# The tests beside the pages of findings join those of other projects, and need their packages.
+collect_ignore = ["docs"]
+
 QUICK = "quick; --slow adds what CI runs for every change, --all also the long"
 
 profiles.register()

@@ -10,7 +10,8 @@
 
 `drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
 fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upstream_reports` and
-`changes` write the pages and tables; `scripts` runs what stands beside a page.
+`changes` write the pages and tables; `scripts` runs what stands beside a page, and
+`upstream_tests` knows what stands there for the library's own tests.
 
 1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
    the exchange. So sp 1 comes first, and after a failure nothing else is asked.
@@ -44,6 +45,7 @@ from harness.conformance.upstream_reports import (
     finding_record,
     upstream_reports,
 )
+from harness.conformance.upstream_tests import upstream_patch_of, upstream_test_of
 
 __all__ = [
     "BadResults",
@@ -65,6 +67,8 @@ __all__ = [
     "script_of",
     "sweep",
     "transcript_of",
+    "upstream_patch_of",
     "upstream_reports",
+    "upstream_test_of",
     "write",
 ]

@@ -8,6 +8,7 @@ from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 from harness.conformance.scripts import FOLDER, script_section
+from harness.conformance.upstream_tests import upstream_test_section
 
 TERMS = (
     "The harness compares the released step, on as many ranks as its case says, with plain "
@@ -23,8 +24,8 @@ def upstream_reports(
     for library in libraries:
         for bug in findings_of(library):
             found = first_sighting(library, bug, results)
-            script = script_section(library, bug, docs)
-            yield file_of(library, bug), upstream_report(library, bug, found, script)
+            beside = script_section(library, bug, docs), upstream_test_section(library, bug, docs)
+            yield file_of(library, bug), upstream_report(library, bug, found, *beside)
 
 
 def findings_of(library: Library) -> list[Bug]:
@@ -47,13 +48,18 @@ def file_of(library: Library, bug: Bug) -> str:
 
 
 def upstream_report(
-    library: Library, bug: Bug, found: Mapping[str, Any] | None, script: list[str]
+    library: Library,
+    bug: Bug,
+    found: Mapping[str, Any] | None,
+    script: list[str],
+    test: list[str],
 ) -> str:
-    """Return the whole page of a bug, with the paragraphs about its script."""
+    """Return the whole page of a bug, with the paragraphs about its script and its test."""
     parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
     parts += [bug.says, _fact_list(library, bug)]
     parts += script
     parts += _mend_section(library, bug)
+    parts += test
     parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]
     return "\n\n".join(parts) + "\n"
 

@@ -70,6 +70,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     newest: str
     # What is otherwise in its script with --control, so that the same step is right: a clause.
     control: str = ""
+    # Where its test belongs in the repository of the addressee; empty if it has none.
+    test: str = ""
 
     @property
     def case(self) -> Case:
