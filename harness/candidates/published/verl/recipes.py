@@ -71,6 +71,13 @@ def actor(
     return regularised(policy, logits_BSV, logps_BS, batch["reference_logps"], batch, mean)
 
 
+def entropy(logits_BSV: Tensor) -> Tensor:
+    """The entropy of what is predicted of each token, by the formula whose rounding verl has."""
+    logits_BSV = logits_BSV[:, :-1].float()
+    expected_BS = (logits_BSV.softmax(-1) * logits_BSV).sum(-1)
+    return F.pad(logits_BSV.logsumexp(-1) - expected_BS, (1, 0))
+
+
 def regularised(
     policy: Tensor,
     logits_BSV: Tensor,
@@ -82,7 +89,7 @@ def regularised(
     gain_BS = (logps_BS - reference_BS).clamp(-20, 20)
     log = {
         "kl": mean(losses.k3(gain_BS).clamp(max=10), batch),
-        "entropy": mean(losses.entropy(logits_BSV), batch),
+        "entropy": mean(entropy(logits_BSV), batch),
     }
     return policy - ENTROPY * log["entropy"] + KL * log["kl"], log
 
@@ -95,7 +102,7 @@ def on_policy(model: Any, batch: Batch) -> Any:
     policy = losses.mean(vanilla(logps_BS - own_BS, batch["advantages"], batch), batch)
     loss, log = regularised(policy, logits_BSV, logps_BS, own_BS, batch, losses.mean)
     log["old_logps"] = losses.mean(own_BS * batch["advantages"], batch)
-    log["old_entropy"] = losses.mean(losses.entropy(logits_BSV.detach()), batch)
+    log["old_entropy"] = losses.mean(entropy(logits_BSV.detach()), batch)
     return loss, log
 
 
