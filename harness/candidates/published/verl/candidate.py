@@ -18,10 +18,12 @@ from harness.candidates.published.verl.library import (
     sharing,
     ulysses,
 )
+from harness.candidates.published.verl.recipes import RECIPES
 from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
 from harness.candidates.published.wiring.rows import Padded, micro_batches, target_weights
 from harness.case import Case
+from harness.recipes import step as recipe_step
 from harness.reference.decoder import at_least_fp32
 
 
@@ -96,9 +98,30 @@ def engine(case: Case, rank: Rank, emit: Emit, *, first_tokens: bool = False) ->
     emit_gradients(parameters, emit)
 
 
+def reinforced(model: Any, batches: Any, mesh: Any, *, of: str, **options: Any) -> Any:
+    """Take a step of verl's worker, which older releases do not have."""
+    from harness.candidates.published.verl import reinforced
+
+    return getattr(reinforced, of)(model, batches, mesh, **options)
+
+
+def taking(key: str, of: str, **options: Any) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    return recipe_step(RECIPES[key], micro_batches=True)(partial(reinforced, of=of, **options)).run
+
+
+SCALED, SEQUENCES = "seq-mean-token-sum-norm", "seq-mean-token-mean"
 STEPS: dict[str, Step] = {
     "attention": partial(attention, implementation="flash_attention_2"),
     "attention-sdpa": partial(attention, implementation="sdpa"),
     "engine": engine,
     "engine-any-mask": partial(engine, first_tokens=True),
+    "actor": taking("actor", "actor"),
+    "actor-dynamic": taking("actor-dynamic", "actor", mean=SCALED, dynamic=True),
+    "actor-distilled": taking("actor-distilled", "actor", distilled=True),
+    "actor-gspo": taking("actor-gspo", "actor", mode="gspo", mean=SEQUENCES),
+    "actor-on-policy": taking("actor-on-policy", "actor", on_policy=True),
+    "critic": taking("critic", "critic"),
+    "critic-dynamic": taking("critic-dynamic", "critic", mean=SEQUENCES, dynamic=True),
+    "critic-own-values": taking("critic-own-values", "critic", own=True),
 }

@@ -12,7 +12,14 @@ from transformers.integrations import flash_attention
 
 from harness.candidates.published.wiring.packages import bare_packages
 
-__all__ = ["gather_outputs_and_unpad", "own_tokens", "patched", "sharing", "ulysses"]
+__all__ = [
+    "attention_kept",
+    "gather_outputs_and_unpad",
+    "own_tokens",
+    "patched",
+    "sharing",
+    "ulysses",
+]
 
 bare_packages(
     *("verl", "verl.utils", "verl.utils.dataset"),
@@ -31,10 +38,17 @@ gather_outputs_and_unpad = getattr(
 @contextmanager
 def patched(model: Any, size: int) -> Iterator[None]:
     """While this lasts, a model has verl's attention for so many ranks of a sequence."""
-    name = "_flash_attention_forward"
-    with patch.object(flash_attention, name, getattr(flash_attention, name)):
+    with attention_kept():
         with redirect_stdout(StringIO()):
             apply_monkey_patch(model, ulysses_sp_size=size)
+        yield
+
+
+@contextmanager
+def attention_kept() -> Iterator[None]:
+    """At the end, have transformers' attention as it is now."""
+    name = "_flash_attention_forward"
+    with patch.object(flash_attention, name, getattr(flash_attention, name)):
         yield
 
 

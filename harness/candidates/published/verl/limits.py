@@ -4,8 +4,20 @@ from functools import partial
 
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring.averages import other_average, whole
-from harness.candidates.published.wiring.limits import first, has_targets, transformers
+from harness.candidates.published.wiring.limits import (
+    OF_RECIPES,
+    all_have_targets,
+    first,
+    has_targets,
+    transformers,
+    within,
+)
 from harness.case import Case
+
+# The worker makes micro-batches itself.
+OF_WORKERS = OF_RECIPES.replace(" micro=1", "")
+# A model of values has no head to tie. A budget of tokens makes other micro-batches than a case.
+OF_CRITIC, OF_DYNAMIC = f"{OF_WORKERS} tied=0", OF_RECIPES
 
 attention = partial(transformers, dtypes=("fp32", "bf16"))
 
@@ -28,9 +40,36 @@ def some_targets(case: Case) -> str | None:
     return engine(case) or first(not has_targets(case) and "no target: its loss is 0/0")
 
 
+def distilled(case: Case) -> str | None:
+    """Refuse a micro-batch without targets, of whose losses the log takes the least."""
+    return worker(case, OF_WORKERS) or first(
+        not all_have_targets(case) and "no target in a micro-batch: min() of nothing raises"
+    )
+
+
+def worker(case: Case, limits: str) -> str | None:
+    """Refuse rows that replicas, or micro-batches of one size, do not share evenly; no target."""
+    rows, left = divmod(len(case.rows), case.dp)
+    return within(case, limits) or first(
+        left != 0 and f"{len(case.rows)} rows for {case.dp} replicas, which it asserts",
+        rows % case.micro_batches != 0
+        and f"micro={case.micro_batches}: {rows} rows cannot be cut evenly, which it asserts",
+        not has_targets(case) and "no target: its loss is 0/0",
+    )
+
+
+OF_ENTRIES = {
+    **dict.fromkeys(("actor", "actor-distilled", "actor-gspo", "actor-on-policy"), OF_WORKERS),
+    "actor-dynamic": OF_DYNAMIC,
+    **dict.fromkeys(("critic", "critic-own-values"), OF_CRITIC),
+    "critic-dynamic": f"{OF_DYNAMIC} tied=0",
+}
 LIMITS: dict[str, Limit] = {
     "attention": attention,
     "attention-sdpa": attention,
     "engine": some_targets,
     "engine-any-mask": engine,
+    **{key: partial(worker, limits=limits) for key, limits in OF_ENTRIES.items()},
+    "actor-distilled": distilled,
 }
+STATED = OF_ENTRIES

@@ -1,0 +1,67 @@
+"""A step of verl's workers passes as released, and fails with a mistake in it."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from harness.candidates import locate
+from harness.candidates.published.environment import FOLDER, Environment
+from harness.candidates.published.library import libraries
+from harness.case import parse
+from harness.compare import Comparison, Verdict
+from harness.judge import Job, Session
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from properties.planted import behind, in_worker
+
+pytestmark = pytest.mark.library
+
+# Two micro-batches with other numbers of targets, and rows that the ranks cut.
+LINE = (
+    "case/1 rows=5:01101,3:011,4:0111,2:01 heads=2/2 layers=1 vocab=11 sp=2 dp=1 micro=2 dim=4 "
+    "dtype=fp32 seed=3"
+)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Ranks with verl, for its own steps and for those with a mistake."""
+    library = libraries()["verl"]
+    if not Environment(library, library.pinned).installed:
+        pytest.skip(f"{library.distribution} {library.pinned} is not installed")
+    folder = tmp_path_factory.mktemp("machine")
+    with pytest.MonkeyPatch.context() as patch:
+        outside = in_worker.make(folder, library)
+        patch.syspath_prepend(outside)
+        paths = filter(None, (str(outside), os.environ.get("PYTHONPATH")))
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        libraries.cache_clear()
+        planted = libraries()[in_worker.NAME]
+        patch.setenv(FOLDER, str(behind.at_home(folder, library, planted)))
+        with RankPool(2, home=locate(f"{in_worker.NAME}.critic").home, deadline=120.0) as pool:
+            yield pool
+    libraries.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == in_worker.NAME]:
+        del sys.modules[name]
+
+
+def judged(entry: str, pool: RankPool) -> Comparison:
+    return Session(pool).judge_one(Job(parse(LINE), locate(f"{in_worker.NAME}.{entry}")))
+
+
+def test_a_worker_as_released_passes(pool: RankPool) -> None:
+    seen = judged("critic", pool)
+    assert seen.verdict.passed, explain(seen)
+
+
+@pytest.mark.parametrize("entry", ["critic-by-micro-batch", "actor-one-place-off"])
+def test_a_mistake_of_a_worker_is_found_in_its_loss_and_gradients(
+    entry: str, pool: RankPool
+) -> None:
+    seen = judged(entry, pool)
+    assert seen.verdict is Verdict.DIVERGED, explain(seen)
+    wrong = {result.key for result in seen.measured.keys if result.wrong}
+    assert "loss" in wrong
+    assert any(key.startswith("grad.") for key in wrong)
