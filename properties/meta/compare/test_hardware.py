@@ -44,7 +44,9 @@ def asked_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Emulate plain training on devices; return a list of the devices on which it was asked."""
     devices = []
 
-    def emulated(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
+    def emulated(
+        case: Case, dtype: torch.dtype, *, device: str = "cpu", further_columns: int = 0
+    ) -> Trace:
         devices.append(device)
         if device == BROKEN:
             raise torch.OutOfMemoryError("no room\nand much more")
@@ -53,7 +55,7 @@ def asked_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if device in ATTENTION
             else nullcontext()
         ):
-            return reference(case, dtype)
+            return reference(case, dtype, further_columns=further_columns)
 
     monkeypatch.setattr(second_opinion, "reference", emulated)
     return devices
@@ -69,7 +71,7 @@ def pool(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> RankPool:
 @pytest.fixture(scope="module")
 def straying_cases(harness_pool: RankPool) -> list[Case]:
     """Three cases in which a correct step strays too far for a CPU; they differ between CPUs."""
-    batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 20, 0)
+    batch = draw_list(cases(max_ranks=4, dtypes=("fp32",)), 30, 0)
     comparisons = [verdict_only(case, STRAYS, harness_pool) for case in batch]
     return [c.case for c in comparisons if c.verdict is Verdict.DIVERGED and c.measured.used < 2][
         :3
@@ -166,8 +168,8 @@ def test_a_device_whose_fp64_differs_from_the_cpu_is_a_fault_of_the_reference(
 def test_a_device_that_strays_by_many_budgets_is_a_fault_of_the_reference(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    def strayed(case: Case, dtype: torch.dtype, *, device: str = "cpu") -> Trace:
-        trace = reference(case, dtype)
+    def strayed(case: Case, dtype: torch.dtype, *, device: str = "cpu", **columns: int) -> Trace:
+        trace = reference(case, dtype, **columns)
         return trace if device == "cpu" else scaled(trace, factor)
 
     monkeypatch.setattr(second_opinion, "reference", strayed)

@@ -144,8 +144,8 @@ def padding_seen(attended_BS: Tensor, window: int | None) -> Tensor:
     return visible(torch.ones_like(attended_BS), window)
 
 
-def mask_one_column_late(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    ids_BS, attended_BS, loss_mask_BS = pad(case)
+def mask_one_column_late(case: Case, further_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    ids_BS, attended_BS, loss_mask_BS = pad(case, further_columns)
     return ids_BS, attended_BS, loss_mask_BS.roll(1, 1)
 
 
