@@ -168,8 +168,10 @@ def test_a_device_whose_fp64_differs_from_the_cpu_is_a_fault_of_the_reference(
 def test_a_device_that_strays_by_many_budgets_is_a_fault_of_the_reference(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    def strayed(case: Case, dtype: torch.dtype, *, device: str = "cpu", **columns: int) -> Trace:
-        trace = reference(case, dtype, **columns)
+    def strayed(
+        case: Case, dtype: torch.dtype, *, device: str = "cpu", further_columns: int = 0
+    ) -> Trace:
+        trace = reference(case, dtype, further_columns=further_columns)
         return trace if device == "cpu" else scaled(trace, factor)
 
     monkeypatch.setattr(second_opinion, "reference", strayed)
