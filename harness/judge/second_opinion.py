@@ -91,19 +91,19 @@ def differently_rounded(case: Case) -> list[Trace]:
     """Return plain training with fused attention, which a library may use whatever the case has.
 
     In fp64, where attention is always written out, and in fp32 return it from weights moved by one
-    and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Its rows are as
-    long as a stream of all rows, because a fused kernel may be exact for short rows alone. Half
-    precisions never needed that, and there it would let larger errors pass.
+    and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Its rows are
+    padded towards the length of a stream of all rows, because a fused kernel may compute short rows
+    more exactly. Half precisions never needed that, and there it would let larger errors pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
     traces = [reference(fused, dtype)] if case.dtype != "fp64" else []
     if case.dtype in ("fp64", "fp32"):
         # Towards zero, because a nudge has a limit; twice, because one may be exact by luck too.
         away = copysign(ROUNDING_NUDGE[case.dtype], case.nudge)
-        stream = case.tokens + case.sp - max(len(row) for row in case.rows)
+        missing = case.tokens + case.sp - max(len(row) for row in case.rows)
+        columns = min(missing, MOST_FURTHER_COLUMNS)
         for times in (1, 2):
             nudged = replace(fused, nudge=case.nudge - times * away)
-            columns = min(stream, MOST_FURTHER_COLUMNS)
             traces.append(reference(nudged, dtype, further_columns=columns))
     return traces
 

@@ -95,7 +95,7 @@ def test_a_library_may_use_fused_attention_on_a_stream_of_all_rows(
     harness_pool: RankPool, tmp_path: Path
 ) -> None:
     # In two rows the only query that learns sees one key, so its scores have no gradient. A fused
-    # kernel leaves a rounding in them if a row has four columns, and none if it has three.
+    # kernel leaves a much larger rounding in them if a row has four columns than if it has three.
     case = parse(
         "case/1 rows=2:11,3:111,2:11 ids=[4,0],[3,0,0],[4,0] heads=2/2 layers=1 vocab=5 sp=2 dp=1 "
         "dim=4 tied=1 dtype=fp32 seed=131"
