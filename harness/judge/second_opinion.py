@@ -93,7 +93,7 @@ def differently_rounded(case: Case) -> list[Trace]:
     In fp64, where attention is always written out, and in fp32 return it from weights moved by one
     and by two ROUNDING_NUDGE: a number that was exact by luck is then not exact. Its rows are
     padded towards the length of a stream of all rows, because a fused kernel may compute short
-    rows more exactly. Half precisions never needed that, and there it would let larger errors pass.
+    rows more exactly. Half precisions never needed that: there it would let larger errors pass.
     """
     fused, dtype = replace(case, kernel="sdpa"), TORCH_DTYPES[case.dtype]
     traces = [reference(fused, dtype)] if case.dtype != "fp64" else []
