@@ -36,6 +36,7 @@ from harness.conformance.document import (
 )
 from harness.conformance.examined import Examined, examine
 from harness.conformance.findings import findings, not_findings
+from harness.conformance.gpu_scripts import gpu_script_of
 from harness.conformance.page import page
 from harness.conformance.releases import sweep
 from harness.conformance.request import Request
@@ -59,6 +60,7 @@ __all__ = [
     "finding_names",
     "finding_record",
     "findings",
+    "gpu_script_of",
     "not_findings",
     "page",
     "read",

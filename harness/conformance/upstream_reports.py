@@ -7,6 +7,7 @@ from typing import Any
 from harness.candidates.published.bugs import Bug, about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
+from harness.conformance.gpu_scripts import gpu_script_section
 from harness.conformance.scripts import FOLDER, script_section
 from harness.conformance.upstream_tests import upstream_test_section
 
@@ -24,8 +25,9 @@ def upstream_reports(
     for library in libraries:
         for bug in findings_of(library):
             found = first_sighting(library, bug, results)
-            beside = script_section(library, bug, docs), upstream_test_section(library, bug, docs)
-            yield file_of(library, bug), upstream_report(library, bug, found, *beside)
+            scripts = script_section(library, bug, docs) + gpu_script_section(library, bug, docs)
+            test = upstream_test_section(library, bug, docs)
+            yield file_of(library, bug), upstream_report(library, bug, found, scripts, test)
 
 
 def findings_of(library: Library) -> list[Bug]:
@@ -51,13 +53,13 @@ def upstream_report(
     library: Library,
     bug: Bug,
     found: Mapping[str, Any] | None,
-    script: list[str],
+    scripts: list[str],
     test: list[str],
 ) -> str:
-    """Return the whole page of a bug, with the paragraphs about its script and its test."""
+    """Return the whole page of a bug, with the paragraphs about its scripts and its test."""
     parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
     parts += [bug.says, _fact_list(library, bug)]
-    parts += script
+    parts += scripts
     parts += _mend_section(library, bug)
     parts += test
     parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]

@@ -10,8 +10,8 @@ from harness.candidates.published.environment import Environment
 from harness.candidates.published.library import Library
 
 NAME = "behind"
-# Every model has this tensor, and no listed bug affects it alone.
-PLANTED = "grad.norm"
+# The last norm of our own model, and of a transformers model; no listed bug affects it alone.
+PLANTED = ("grad.norm", "grad.model.norm.weight")
 
 CANDIDATE = """
 from functools import partial
@@ -21,12 +21,18 @@ from {module}.candidate import STEPS as RELEASED
 
 def step(released, case, rank, emit):
     def planted(key, tensor, tokens=None):
-        emit(key, tensor + 1 if key == "{planted}" else tensor, tokens)
+        emit(key, tensor + 1 if key in {planted} else tensor, tokens)
 
     released(case, rank, planted)
 
 
 STEPS = {{key: partial(step, released) for key, released in RELEASED.items()}}
+"""
+
+RECIPES = """
+from {module}.recipes import RECIPES
+
+__all__ = ["RECIPES"]
 """
 
 
@@ -36,6 +42,8 @@ def make(folder: Path, library: Library) -> Path:
     package.mkdir(parents=True)
     for name in ("requirements.txt", "known.toml"):
         (package / name).write_text((library.folder / name).read_text())
+    if library.recipes:
+        (package / "recipes.py").write_text(RECIPES.format(module=library.module))
     for name, text in {
         "__init__.py": "",
         "limits.py": f"from {library.module}.limits import LIMITS\n\n__all__ = ['LIMITS']\n",
