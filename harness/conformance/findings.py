@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from harness.campaign.markdown import table
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library
-from harness.conformance.upstream_reports import file_of, findings_of
+from harness.conformance.upstream_reports import file_of, findings_of, with_cause
 
 HEAD = """# Upstream bugs in published releases
 
@@ -37,6 +37,13 @@ last column means that both say the same.
 
 """
 
+CAUSES = """
+## Causes that packages share
+
+The first mend of each may serve the others.
+
+"""
+
 NOT_FINDINGS = """# What is no finding
 
 The harness meets these failures in published packages as well, and calls them `KNOWN`. But a
@@ -56,7 +63,9 @@ def findings(libraries: Iterable[Library]) -> str:
     names = table(
         ("bug", "named", "where it differs"), (_name_row(library, bug) for library, bug in listed)
     )
-    return HEAD + found + NAMES + names
+    causes = dict.fromkeys(bug.cause for _, bug in listed if bug.cause)
+    shared = table(("cause", "bugs"), ((cause, _links(cause)) for cause in causes))
+    return HEAD + found + CAUSES + shared + NAMES + names
 
 
 def not_findings(libraries: Iterable[Library]) -> str:
@@ -81,6 +90,14 @@ def _bug_row(library: Library, bug: Bug) -> tuple[str, ...]:
         bug.reach,
         releases,
         ", ".join(map(_linked, bug.reported)),
+    )
+
+
+def _links(cause: str) -> str:
+    """Return links to all pages with a cause."""
+    return ", ".join(
+        f"[{library.distribution}: {bug.key}]({file_of(library, bug)})"
+        for library, bug in with_cause(cause)
     )
 
 

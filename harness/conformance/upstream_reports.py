@@ -35,6 +35,16 @@ def findings_of(library: Library) -> list[Bug]:
     return [bug for bug in bugs(library) if bug.is_finding]
 
 
+def with_cause(cause: str) -> list[tuple[Library, Bug]]:
+    """Return all findings that have this cause, with their libraries."""
+    return [
+        (library, bug)
+        for library in libraries().values()
+        for bug in findings_of(library)
+        if bug.cause == cause
+    ]
+
+
 def finding_names() -> set[str]:
     """Return the names that all findings have in the results."""
     return {
@@ -101,6 +111,13 @@ def _fact_list(library: Library, bug: Bug) -> str:
     if bug.precedents:
         # One line each. MkDocs takes four spaces for a list inside a list.
         facts["precedents"] = "".join(f"\n    - {precedent}" for precedent in bug.precedents)
+    if bug.cause:
+        links = ", ".join(
+            f"[{other.distribution}](../{other.name}/{its.key}.md)"
+            for other, its in with_cause(bug.cause)
+            if (other, its) != (library, bug)
+        )
+        facts["same cause"] = f"{bug.cause} It is also in {links}."
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items()).replace(": \n", ":\n")
 
 

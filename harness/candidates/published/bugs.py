@@ -64,6 +64,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     documented: str
     # The repository that would mend it, as owner/name.
     addressee: str
+    # What is wrong also in bugs of other libraries, in the same words there; empty if in no other.
+    cause: str = ""
     # Issues and pull requests, each as "URL (open): what it says".
     precedents: tuple[str, ...]
     # What the library's newest release has in its place: read, not run.

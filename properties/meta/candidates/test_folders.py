@@ -35,6 +35,7 @@ from harness.conformance import (
     write,
 )
 from harness.conformance.scripts import PROMPT, runs
+from harness.conformance.upstream_reports import file_of
 from harness.failure.script import script
 from harness.generation import cases, draw_list
 from harness.generation.situations.needs import lacking
@@ -166,6 +167,22 @@ def test_a_listed_bug_is_told_graded_and_mended(library: Library, bug: Bug) -> N
     assert bool(bug.tensors) != (set(bug.looks) <= {"crashed", "collective-mismatch"})
     # A mend takes the bug away, so that it cannot hide another one.
     assert (bug.key in library.mends) or not bug.is_in(library.pinned)
+
+
+def test_a_shared_cause_has_pages_that_link_each_other() -> None:
+    causes: dict[str, list[Path]] = {}
+    for library, bug in FINDINGS:
+        if bug.cause:
+            causes.setdefault(bug.cause, []).append(DOCS / file_of(library, bug))
+    assert len(causes) >= 6
+    for cause, paths in causes.items():
+        assert cause[-1] == "."
+        assert len({path.parent for path in paths}) >= 2
+        for path in paths:
+            (fact,) = re.findall(r"^- same cause: (.*)$", path.read_text(), re.MULTILINE)
+            linked = {path.parent / link for link in re.findall(r"\]\((\S+)\)", fact)}
+            others = {other for other in paths if other != path}
+            assert {link.resolve() for link in linked} == others
 
 
 @pytest.mark.parametrize(
