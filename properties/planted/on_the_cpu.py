@@ -3,12 +3,14 @@
     python -m torch.distributed.run --nproc-per-node 2 on_the_cpu.py PACKAGES SCRIPT [ARGUMENT]
 
 PACKAGES, separated by commas, are imported without what they import themselves: it needs more than
-the pinned packages of a library. What the script sends to a GPU, or makes there, is on the CPU.
+the pinned packages of a library. A module of the harness among them is imported, which imports the
+library's packages. What the script sends to a GPU, or makes there, is on the CPU.
 """
 
 import runpy
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -32,13 +34,18 @@ class OnTheCPU(TorchFunctionMode):
 
 
 def here(value: object) -> object:
-    return "cpu" if isinstance(value, str) and value == "cuda" else value
+    is_device = isinstance(value, str | torch.device)
+    return "cpu" if is_device and str(value).partition(":")[0] == "cuda" else value
 
 
 def main() -> None:
     packages, *sys.argv = sys.argv[1:]
     blocks.install()
-    bare_packages(*filter(None, packages.split(",")))
+    for package in filter(None, packages.split(",")):
+        if package.startswith("harness."):
+            import_module(package)
+        else:
+            bare_packages(package)
     begin = dist.init_process_group
     dist.init_process_group = lambda _, **others: begin("gloo", **others)
     torch.cuda.set_device = lambda device: None  # noqa: ARG005 - as torch calls it

@@ -24,8 +24,13 @@ OFFERED = [
     for bug in findings_of(library)
     if gpu_script_of(library, bug, DOCS).is_file()
 ]
-# Packages that import what no test needs, and what is not installed with the pinned packages.
-BARE = {"ms_swift": ("swift", "swift.sequence_parallel")}
+# Packages that import what no test needs, and what is not installed with the pinned packages; or
+# the module of the harness that imports them.
+BARE = {
+    "ms_swift": ("swift", "swift.sequence_parallel"),
+    "openrlhf": ("harness.candidates.published.openrlhf.library",),
+    "twinkle": ("harness.candidates.published.twinkle.library",),
+}
 
 each_script = pytest.mark.parametrize(
     ("library", "bug"), OFFERED, ids=[f"{library.name}-{bug.key}" for library, bug in OFFERED]
