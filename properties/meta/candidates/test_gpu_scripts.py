@@ -25,11 +25,17 @@ OFFERED = [
     if gpu_script_of(library, bug, DOCS).is_file()
 ]
 # Packages that import what no test needs, and what is not installed with the pinned packages; or
-# the module of the harness that imports them.
+# the module of the harness that imports them, and names that are imported and not used.
 BARE = {
-    "ms_swift": ("swift", "swift.sequence_parallel"),
+    "ms_swift": (
+        "harness.candidates.published.ms_swift.library",
+        *("modelscope.hub.api:HubApi", "peft:PeftModel"),
+        *("swift.model:ModelMeta", "swift.utils:deep_getattr"),
+    ),
     "openrlhf": ("harness.candidates.published.openrlhf.library",),
     "twinkle": ("harness.candidates.published.twinkle.library",),
+    "xtuner": ("xtuner", "xtuner.parallel", "xtuner.parallel.sequence"),
+    "yunchang": ("harness.candidates.published.yunchang.library",),
 }
 
 each_script = pytest.mark.parametrize(
