@@ -27,13 +27,17 @@ OFFERED = [
 # Packages that import what no test needs, and what is not installed with the pinned packages; or
 # the module of the harness that imports them, and names that are imported and not used.
 BARE = {
+    "megatron_core": ("harness.candidates.published.megatron_core.library",),
     "ms_swift": (
         "harness.candidates.published.ms_swift.library",
         *("modelscope.hub.api:HubApi", "peft:PeftModel"),
         *("swift.model:ModelMeta", "swift.utils:deep_getattr"),
     ),
+    "nemo_automodel": ("harness.candidates.published.wiring.ring_on_cpu",),
     "openrlhf": ("harness.candidates.published.openrlhf.library",),
+    "skyrl": ("harness.candidates.published.skyrl.library",),
     "twinkle": ("harness.candidates.published.twinkle.library",),
+    "verl": ("harness.candidates.published.verl.released",),
     "xtuner": ("xtuner", "xtuner.parallel", "xtuner.parallel.sequence"),
     "yunchang": ("harness.candidates.published.yunchang.library",),
 }
