@@ -36,7 +36,7 @@ class OnTheCPU(TorchFunctionMode):
         return function(*map(here, args), **named)
 
 
-def here(value: object) -> object:
+def here(value: Any) -> Any:
     is_device = isinstance(value, str | torch.device)
     return "cpu" if is_device and str(value).partition(":")[0] == "cuda" else value
 
