@@ -56,7 +56,7 @@ def main() -> None:
         else:
             bare_packages(package)
     begin = dist.init_process_group
-    dist.init_process_group = lambda _, **others: begin("gloo", **others)
+    dist.init_process_group = lambda backend, **others: begin("gloo", **others)  # noqa: ARG005
     make_mesh = device_mesh.init_device_mesh
     device_mesh.init_device_mesh = lambda device, *sizes, **options: make_mesh(
         here(device), *sizes, **options

@@ -27,6 +27,7 @@ OFFERED = [
 # Packages that import what no test needs, and what is not installed with the pinned packages; or
 # the module of the harness that imports them, and names that are imported and not used.
 BARE = {
+    "deepspeed": ("harness.candidates.published.deepspeed.world",),
     "megatron_core": ("harness.candidates.published.megatron_core.library",),
     "ms_swift": (
         "harness.candidates.published.ms_swift.library",
@@ -36,6 +37,8 @@ BARE = {
     "nemo_automodel": ("harness.candidates.published.wiring.ring_on_cpu",),
     "openrlhf": ("harness.candidates.published.openrlhf.library",),
     "skyrl": ("harness.candidates.published.skyrl.library",),
+    "transformers_trainer": ("harness.candidates.published.wiring.trainer",),
+    "trl": ("harness.candidates.published.wiring.trainer",),
     "twinkle": ("harness.candidates.published.twinkle.library",),
     "verl": ("harness.candidates.published.verl.released",),
     "xtuner": ("xtuner", "xtuner.parallel", "xtuner.parallel.sequence"),
