@@ -12,6 +12,7 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,9 @@ def here(value: Any) -> Any:
 
 def main() -> None:
     packages, *sys.argv = sys.argv[1:]
+    if find_spec("transformers"):
+        # New releases look for flash-attn's distribution when they are imported.
+        import_module("transformers.modeling_utils")
     blocks.install()
     for package in filter(None, packages.split(",")):
         module, _, name = package.partition(":")

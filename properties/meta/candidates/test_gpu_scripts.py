@@ -27,7 +27,10 @@ OFFERED = [
 # Packages that import what no test needs, and what is not installed with the pinned packages; or
 # the module of the harness that imports them, and names that are imported and not used.
 BARE = {
+    "areal": ("harness.candidates.published.areal.library",),
     "deepspeed": ("harness.candidates.published.deepspeed.world",),
+    "llama_factory": ("harness.candidates.published.llama_factory.library",),
+    "lmms_engine": ("harness.candidates.published.lmms_engine.library",),
     "megatron_core": ("harness.candidates.published.megatron_core.library",),
     "ms_swift": (
         "harness.candidates.published.ms_swift.library",
