@@ -47,16 +47,23 @@ def train(case: Case, rank: Rank, emit: Emit, trainer: Any) -> None:
     trainer.train()
 
 
+def install() -> None:
+    """Let ranks pass for GPUs from now on: accelerate has no FSDP on CPUs."""
+    _passing_for_gpus().start()
+
+
 @contextmanager
 def several_ranks(ranks: int) -> Iterator[None]:
-    """While a trainer is made, let ranks pass for GPUs: accelerate has no FSDP on CPUs."""
+    """While a trainer is made, let ranks pass for GPUs."""
     with ExitStack() as patches:
         if ranks > 1:
-            backend = ("gloo", DistributedType.MULTI_GPU)
-            patches.enter_context(
-                patch.object(PartialState, "_prepare_backend", lambda *_, **__: backend)
-            )
+            patches.enter_context(_passing_for_gpus())
         yield
+
+
+def _passing_for_gpus() -> Any:
+    backend = ("gloo", DistributedType.MULTI_GPU)
+    return patch.object(PartialState, "_prepare_backend", lambda *_, **__: backend)
 
 
 def options(case: Case, rotation: str = "allgather") -> dict[str, Any]:
