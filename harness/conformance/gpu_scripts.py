@@ -20,16 +20,10 @@ def gpu_script_section(library: Library, bug: Bug, docs: Path) -> list[str]:
     if not script.is_file():
         return []
     name = f"{GPU}/{script.name}"
-    flash = " and flash-attn written out in plain torch" if needs_flash(script) else ""
     text = (
         f"[{name}]({name}) is for two GPUs. It runs the library as it is installed, and patches "
-        "nothing. **It was not run on GPUs; we had none.** With a CPU in place of each GPU"
-        f"{flash}, it ends with 1, and with `--control` it ends with 0."
+        "nothing. **It was not run on GPUs; we had none.** With a CPU in place of each GPU, and "
+        "stand-ins for kernels of GPUs and for packages that are not installed here, it ends "
+        "with 1, and with `--control` it ends with 0."
     )
     return ["## On two GPUs", text, f"```\ntorchrun --nproc-per-node 2 {name}\n```"]
-
-
-def needs_flash(script: Path) -> bool:
-    """Whether a script says that it needs flash-attn beside the library."""
-    docstring = script.read_text().split('"""')[1]
-    return "flash-attn" in docstring
