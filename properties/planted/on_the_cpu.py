@@ -1,11 +1,13 @@
 """Run a script that is written for two GPUs on the CPU, with flash-attn in plain torch.
 
-    python -m torch.distributed.run --nproc-per-node 2 on_the_cpu.py PACKAGES SCRIPT [ARGUMENT]
+    python -m torch.distributed.run --nproc-per-node 2 on_the_cpu.py STAND-INS SCRIPT [ARGUMENT]
 
-PACKAGES, separated by commas, are imported without what they import themselves: it needs more than
-the pinned packages of a library. A module of the harness among them is imported, and installs what
-it has to. MODULE:NAME is a class without anything, in a module that may not exist. What the script
-sends to a GPU, or makes there, is on the CPU.
+What the script sends to a GPU, or makes there, is on the CPU. STAND-INS, separated by commas, are
+
+    a module of ours      it is imported, and its `install` is called if it has one
+    MODULE:NAME           an empty class, in a module that is made if it does not exist
+    a library's package   it is imported without what it imports itself, which needs more than the
+                          pinned packages
 """
 
 import runpy
@@ -21,11 +23,13 @@ from torch import distributed as dist
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 
-from harness.candidates.published.flash_stand_in import blocks
+from harness.candidates.published.flash_stand_in import blocks, flash
 from harness.candidates.published.wiring.packages import bare_packages
 
 
 class OnTheCPU(TorchFunctionMode):
+    """Calls of torch get the CPU where they ask for a GPU."""
+
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -43,22 +47,23 @@ def here(value: Any) -> Any:
 
 
 def main() -> None:
-    packages, *sys.argv = sys.argv[1:]
+    stand_ins, *sys.argv = sys.argv[1:]
     if find_spec("transformers"):
         # New releases look for flash-attn's distribution when they are imported.
         import_module("transformers.modeling_utils")
+        flash.give_to_transformers()
     blocks.install()
-    for package in filter(None, packages.split(",")):
-        module, _, name = package.partition(":")
+    for stand_in in filter(None, stand_ins.split(",")):
+        module, _, name = stand_in.partition(":")
         if name:
             parts = module.split(".")
             for parent in (".".join(parts[: end + 1]) for end in range(len(parts))):
                 sys.modules.setdefault(parent, ModuleType(parent))
             vars(sys.modules[module])[name] = type(name, (), {})
-        elif package.startswith("harness."):
-            getattr(import_module(package), "install", lambda: None)()
+        elif stand_in.startswith(("harness.", "properties.")):
+            getattr(import_module(stand_in), "install", lambda: None)()
         else:
-            bare_packages(package)
+            bare_packages(stand_in)
     begin = dist.init_process_group
     dist.init_process_group = lambda backend, **others: begin("gloo", **others)  # noqa: ARG005
     make_mesh = device_mesh.init_device_mesh

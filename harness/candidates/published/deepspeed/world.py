@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from typing import Any
+from unittest.mock import patch
 
 import deepspeed
 import deepspeed.comm.torch
@@ -10,12 +12,17 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
 
 def install() -> None:
-    """Keep it from compiling a kernel for shared memory, for a minute; gloo needs none."""
-    vars(sys.modules["deepspeed.comm.torch"])["build_shm_op"] = lambda: None
+    """Keep it from compiling a kernel for shared memory from now on."""
+    _without_shared_memory().start()
 
 
 def start() -> None:
     """Wrap DeepSpeed's own communication around the process group of the harness."""
     if not deepspeed.comm.is_initialized():
-        install()
-        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+        with _without_shared_memory():
+            deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+
+
+def _without_shared_memory() -> Any:
+    """Return a patch; without it a kernel is compiled for a minute, and gloo needs none."""
+    return patch.object(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None)

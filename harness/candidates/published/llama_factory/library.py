@@ -8,7 +8,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
 
 V1 = "llamafactory.v1"
@@ -33,11 +32,6 @@ DistributedInterface: Any = interface.DistributedInterface
 apply_sequence_parallel: Callable[..., None] = parallel.apply_sequence_parallel
 pad_and_truncate: Callable[..., Any] = batches.pad_and_truncate
 pack: Callable[..., Any] = batching._pack_padding_free_samples
-
-
-def install() -> None:
-    """Let models have flash-attn, in plain torch."""
-    flash.give_to_transformers()
 
 
 def _method(file: str, name: str, **given: Any) -> FunctionType:

@@ -5,8 +5,6 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import trainer as transformers_trainer
 
@@ -33,23 +31,6 @@ forwards: dict[str, ModuleType] = {
 }
 packing: Any = import_module("lmms_engine.models.sequence_packing_utils")
 ulysses: Any = import_module("lmms_engine.parallel.sequence_parallel.ulysses")
-
-
-class PlainLoss:
-    """What Liger's fused head and loss computes, in plain torch."""
-
-    def __init__(self, reduction: str) -> None:
-        self.reduction = reduction
-
-    def __call__(self, weight: Tensor, hidden: Tensor, labels: Tensor) -> Tensor:
-        logits = F.linear(hidden, weight).float()
-        return F.cross_entropy(logits, labels, reduction=self.reduction)
-
-
-def install() -> None:
-    """Give the patched forwards a loss that needs no GPU."""
-    for module in forwards.values():
-        vars(module)["LigerFusedLinearCrossEntropyLoss"] = PlainLoss
 
 
 def methods_of_fsdp2_trainer(**given: Any) -> tuple[Any, Any]:
