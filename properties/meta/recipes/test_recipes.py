@@ -37,12 +37,6 @@ RIGHT = (
     "qwen3__distilled_reverse",
     "qwen3_moe__balanced_z",
 )
-# Right steps of which bf16 can judge too few cases: a router chooses other experts after rounding,
-# a teacher is hardly more than a rounding away. An H100 rounds otherwise than a CPU.
-HIDDEN_BY_ROUNDING = {
-    "cpu": ("gpt_oss__grpo", "qwen3__distilled_reverse"),
-    "cuda": ("gpt_oss__grpo", "qwen3__distilled"),
-}
 # Each fault, the first tensor that is wrong, and the name that experiments give, or else its own
 # tensors. Experiments take long, so some faults are not asked for a name.
 FAULTS = {
@@ -128,25 +122,24 @@ def judged(name: str, count: int, pool: RankPool, dtype: Dtype = "fp64") -> Iter
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
-@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_a_right_step_of_any_family_and_loss_is_not_blamed(
-    dtype: Dtype, name: str, pool: RankPool
-) -> None:
-    comparisons = list(judged(name, 6, pool, dtype))
-    for comparison in comparisons:
-        assert not comparison.verdict.failed, explain(comparison)
+def test_a_right_step_of_any_family_and_loss_passes_in_fp64(name: str, pool: RankPool) -> None:
+    for comparison in judged(name, 6, pool):
+        assert comparison.verdict.passed, explain(comparison)
         assert comparison.against == RECIPE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
-@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_at_least_half_of_the_cases_of_a_right_step_pass_where_rounding_lets_them(
-    dtype: Dtype, name: str, pool: RankPool
+def test_a_right_step_is_not_blamed_in_bf16_and_rounding_lets_a_third_of_its_cases_be_judged(
+    name: str, pool: RankPool
 ) -> None:
-    verdicts = [comparison.verdict for comparison in judged(name, 6, pool, dtype)]
-    is_hidden = dtype == "bf16" and name in HIDDEN_BY_ROUNDING[pool.computes_on.partition(":")[0]]
-    assert (sum(verdict.passed for verdict in verdicts) < 3) is is_hidden
+    comparisons = list(judged(name, 12, pool, "bf16"))
+    for comparison in comparisons:
+        assert not comparison.verdict.failed, explain(comparison)
+        assert comparison.against == RECIPE
+    # Rounding hides some: a router chooses other experts, or a teacher is hardly more than a
+    # rounding away. How many depends on the processor; on an AMD EPYC 7 to 12 of 12 passed.
+    assert sum(comparison.verdict.passed for comparison in comparisons) >= 4
 
 
 @pytest.mark.slow
