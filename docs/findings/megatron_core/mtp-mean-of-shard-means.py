@@ -15,10 +15,10 @@ target, before and after they are rolled.
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from megatron.core.transformer.multi_token_prediction import process_mtp_loss
+from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
@@ -34,10 +34,12 @@ def gradient(group: dist.ProcessGroup, *, per_token: bool) -> float:
     batch = {"numbers": NUMBERS.clone(), "loss_mask": MASK.clone()}
     batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
     ahead = (w * batch["numbers"]).T[:, :, None]
-    config = SimpleNamespace(
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=8,
+        num_attention_heads=1,
         mtp_num_layers=1,
         mtp_loss_scaling_factor=1.0,
-        mtp_detach_heads=False,
         calculate_per_token_loss=per_token,
     )
     # The head is the identity, and the loss what comes in. Nothing is logged.

@@ -1,10 +1,10 @@
-"""Multi-token prediction with packed rows and context parallelism rolls by the lengths without
-padding, though tokens are cut by the padded ones.
+"""Multi-token prediction rolls packed rows by their lengths without padding, though tokens lie by
+the padded ones.
 
-megatron-core 0.19.2, two ranks over gloo, no GPU. Two sequences of 5 and 4 tokens are padded to
-8 and 4, as two ranks need them. Each rank takes its pieces, as get_batch_on_this_cp_rank does with
-Transformer Engine, and rolls them as process_mtp_loss rolls labels. With --control the padded
-lengths are also given as those without padding.
+megatron-core 0.19.2, one process and then two ranks over gloo, no GPU. Two sequences of 5 and 4
+tokens are padded to 8 and 4. They are rolled as process_mtp_loss rolls labels: first without
+context parallelism, then by each rank for its pieces, as get_batch_on_this_cp_rank cuts them with
+Transformer Engine. With --control the padded lengths are also given as those without padding.
 
     python mtp-packed-rolled-by-true-lengths.py
 """
@@ -21,6 +21,7 @@ from torch import distributed as dist
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 0, 11, 12, 13, 14]])
 PADDED = torch.tensor([0, 8, 12])
+ROLLED = torch.tensor([[2, 3, 4, 5, 0, 0, 0, 0, 12, 13, 14, 0]])
 TRUE = PADDED if "--control" in sys.argv else torch.tensor([0, 5, 9])
 PACKED = PackedSeqParams(
     qkv_format="thd",
@@ -37,25 +38,27 @@ def pieces(whole: Tensor, index: int) -> Tensor:
     return torch.cat([x.chunk(4, 1)[at] for x in sequences for at in (index, 3 - index)], 1)
 
 
+def is_wrong(got: Tensor, expected: Tensor, of: str) -> bool:
+    print(f"expected {expected.tolist()}  (the next token of each{of})")
+    print(f"got      {got.tolist()}")
+    return not got.equal(expected)
+
+
 def rank(index: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=2)
     torch.cuda.current_device = lambda: torch.device("cpu")
-    alone = [dist.new_group([each]) for each in range(2)]
-    whole = torch.tensor([[2, 3, 4, 5, 0, 0, 0, 0, 12, 13, 14, 0]])
-    expected = pieces(whole, index)
     got, _ = roll_tensor(
         pieces(TOKENS, index), cp_group=dist.group.WORLD, packed_seq_params=PACKED
     )
-    dist.barrier(alone[index])
-    if index == 0:
-        print(f"expected {expected.tolist()}  (the next token of each on rank 0)")
-        print(f"got      {got.tolist()}")
-        Path(folder, "wrong").write_text("" if got.equal(expected) else "1")
+    if index == 0 and is_wrong(got, pieces(ROLLED, 0), " on rank 0 of two"):
+        Path(folder, "wrong").touch()
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
+        wrong = is_wrong(roll_tensor(TOKENS, packed_seq_params=PACKED)[0], ROLLED, ", in one process")
+        sys.stdout.flush()
         multiprocessing.spawn(rank, (folder,), nprocs=2)
-        sys.exit(bool(Path(folder, "wrong").read_text()))
+        sys.exit(wrong or Path(folder, "wrong").exists())

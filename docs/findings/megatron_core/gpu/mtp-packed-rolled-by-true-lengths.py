@@ -1,5 +1,5 @@
-"""Multi-token prediction with packed rows and context parallelism rolls by the lengths without
-padding, though tokens are cut by the padded ones
+"""Multi-token prediction rolls packed rows by their lengths without padding, though tokens lie by
+the padded ones
 
 megatron-core 0.19.2. With --control the padded lengths are also given as those without padding.
 Run: torchrun --nproc-per-node 2 mtp-packed-rolled-by-true-lengths.py
