@@ -11,7 +11,7 @@
 `drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
 fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upstream_reports` and
 `changes` write the pages and tables; `scripts` runs what stands beside a page, and
-`upstream_tests` knows what stands there for the library's own tests.
+`upstream_patches` and `upstream_tests` know what stands there for the library's repository.
 
 1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
    the exchange. So sp 1 comes first, and after a failure nothing else is asked.
@@ -41,12 +41,13 @@ from harness.conformance.page import page
 from harness.conformance.releases import sweep
 from harness.conformance.request import Request
 from harness.conformance.scripts import script_of, transcript_of
+from harness.conformance.upstream_patches import refuses, upstream_patch_of
 from harness.conformance.upstream_reports import (
     finding_names,
     finding_record,
     upstream_reports,
 )
-from harness.conformance.upstream_tests import upstream_patch_of, upstream_test_of
+from harness.conformance.upstream_tests import upstream_test_of
 
 __all__ = [
     "BadResults",
@@ -65,6 +66,7 @@ __all__ = [
     "page",
     "read",
     "read_results",
+    "refuses",
     "release_records",
     "script_of",
     "sweep",

@@ -9,6 +9,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 from harness.conformance.gpu_scripts import gpu_script_section
 from harness.conformance.scripts import FOLDER, script_section
+from harness.conformance.upstream_patches import upstream_mend_section
 from harness.conformance.upstream_tests import upstream_test_section
 
 TERMS = (
@@ -16,6 +17,8 @@ TERMS = (
     "training in one process, on the same batch and weights. Below, a candidate is a step under "
     "test, sp the number of ranks that share a sequence, and dp the number of replicas."
 )
+# What a page says about the files beside it, in this order.
+SECTIONS = (script_section, gpu_script_section, upstream_mend_section, upstream_test_section)
 
 
 def upstream_reports(
@@ -25,9 +28,8 @@ def upstream_reports(
     for library in libraries:
         for bug in findings_of(library):
             found = first_sighting(library, bug, results)
-            scripts = script_section(library, bug, docs) + gpu_script_section(library, bug, docs)
-            test = upstream_test_section(library, bug, docs)
-            yield file_of(library, bug), upstream_report(library, bug, found, scripts, test)
+            beside = [part for section in SECTIONS for part in section(library, bug, docs)]
+            yield file_of(library, bug), upstream_report(library, bug, found, beside)
 
 
 def findings_of(library: Library) -> list[Bug]:
@@ -60,18 +62,11 @@ def file_of(library: Library, bug: Bug) -> str:
 
 
 def upstream_report(
-    library: Library,
-    bug: Bug,
-    found: Mapping[str, Any] | None,
-    scripts: list[str],
-    test: list[str],
+    library: Library, bug: Bug, found: Mapping[str, Any] | None, beside: list[str]
 ) -> str:
-    """Return the whole page of a bug, with the paragraphs about its scripts and its test."""
+    """Return the whole page of a bug, with the paragraphs about the files beside it."""
     parts = [f"# {bug.title}", f"{library.distribution} {_affected_releases(library, bug)}"]
-    parts += [bug.says, _fact_list(library, bug)]
-    parts += scripts
-    parts += _mend_section(library, bug)
-    parts += test
+    parts += [bug.says, _fact_list(library, bug), *beside]
     parts += ["## As the harness shows it", TERMS, *_evidence(library, bug, found)]
     return "\n\n".join(parts) + "\n"
 
@@ -119,17 +114,6 @@ def _fact_list(library: Library, bug: Bug) -> str:
         )
         facts["same cause"] = f"{bug.cause} It is also in {links}."
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items()).replace(": \n", ":\n")
-
-
-def _mend_section(library: Library, bug: Bug) -> list[str]:
-    parts = ["## How it could be mended", bug.mend]
-    if bug.key in library.mends:
-        name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
-        parts.append(
-            f"We ran the step with a mend of our own: `{name}`, with the mends of what else is "
-            "listed of it, is right."
-        )
-    return parts
 
 
 def _evidence(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> Iterator[str]:

@@ -1,13 +1,11 @@
-"""The test beside a page, written for the library's own tests, and the mend that it passes with.
-
-The mend is a patch for the library's repository. Neither needs anything of the harness.
-"""
+"""The test beside a page, written for the library's own tests; it needs nothing of the harness."""
 
 from pathlib import Path
 
 from harness.candidates.published.bugs import Bug
 from harness.candidates.published.library import Library
 from harness.conformance.scripts import FOLDER
+from harness.conformance.upstream_patches import MENDS, upstream_patch_of
 
 TESTS = "tests"
 
@@ -17,21 +15,16 @@ def upstream_test_of(library: Library, bug: Bug, docs: Path) -> Path:
     return docs / FOLDER / library.name / TESTS / f"test_{bug.key.replace('-', '_')}.py"
 
 
-def upstream_patch_of(library: Library, bug: Bug, docs: Path) -> Path:
-    """Return the path of the patch that mends a bug in its library's repository."""
-    return docs / FOLDER / library.name / TESTS / f"{bug.key}.patch"
-
-
 def upstream_test_section(library: Library, bug: Bug, docs: Path) -> list[str]:
     """Return the paragraphs of a page about its test; none if there is no test."""
     if not bug.test:
         return []
     test = f"{TESTS}/{upstream_test_of(library, bug, docs).name}"
-    patch = f"{TESTS}/{upstream_patch_of(library, bug, docs).name}"
+    patch = f"{MENDS}/{upstream_patch_of(library, bug, docs).name}"
     text = (
         f"[{test}]({test}) is written for the tests of {bug.addressee}, as `{bug.test}`. It needs "
         f"no GPU and nothing of the harness. On {library.distribution} {library.pinned} it fails. "
-        f"With [{patch}]({patch}), which mends it as above, it passes."
+        f"With [{patch}]({patch}) it passes."
     )
     commands = f"```\npytest {bug.test}\ngit apply {bug.key}.patch\npytest {bug.test}\n```"
     return ["## Test", text, commands]

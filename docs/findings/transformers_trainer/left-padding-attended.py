@@ -4,8 +4,9 @@ attention_mask passes the causal check.
 The Trainer takes any attention mask with two dims for causal, and accelerate's hooks then drop it.
 With --control the second row is padded on the right.
 transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+The kernel of torch's ring and accelerate's backend, both for GPUs, are replaced, in --control too.
 
-    python left-padding-attended.py [--control]
+    python left-padding-attended.py
 """
 
 import os
@@ -56,7 +57,7 @@ def backward(_: Any, given: Any, named: Any) -> Any:
     return wrapped(given[1], ring._templated_ring_attention_backward(group, 2, op, **options))
 
 
-vars(ring)["custom_ops"] |= {FORWARD.default: forward, BACKWARD.default: backward}
+ring.custom_ops.update({FORWARD.default: forward, BACKWARD.default: backward})
 
 
 def train(ranks: int) -> float:
@@ -69,7 +70,6 @@ def train(ranks: int) -> float:
     if ranks > 1:
         options |= {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "NO_WRAP"}}
         options["parallelism_config"] = ParallelismConfig(cp_size=ranks)
-        # accelerate gives FSDP to GPUs only.
         PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
     batch = {name: torch.tensor(rows) for name, rows in BATCH.items()}
     given: Any = {"data_collator": lambda _: batch, "train_dataset": [0]}

@@ -1,12 +1,12 @@
-"""Trainer with cp_size > 1: packed rows attend to each other, and nothing refuses position_ids
-that begin again.
+"""Trainer should refuse packed batches (position_ids that begin again) with cp_size > 1: rows
+attend to each other.
 
 Positions begin again where the second row does, as DataCollatorWithFlattening has them. One rank
 makes a mask of that; accelerate's hooks drop it. With --control positions do not begin again.
-
 transformers 5.24.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+The kernel of torch's ring and accelerate's backend, both for GPUs, are replaced, in --control too.
 
-    python packed-rows-attended.py [--control]
+    python packed-rows-attended.py
 """
 
 import os
@@ -55,7 +55,7 @@ def backward(_: Any, given: Any, named: Any) -> Any:
     return wrapped(given[1], ring._templated_ring_attention_backward(group, 2, op, **options))
 
 
-vars(ring)["custom_ops"] |= {FORWARD.default: forward, BACKWARD.default: backward}
+ring.custom_ops.update({FORWARD.default: forward, BACKWARD.default: backward})
 
 
 def train(ranks: int) -> float:

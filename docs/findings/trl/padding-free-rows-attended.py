@@ -4,8 +4,9 @@ other in the same way.
 packing is refused with it, for the mask that keeps rows apart is dropped; padding_free is not.
 With --control padding_free is off.
 trl 1.16.0, transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+The kernel of torch's ring and accelerate's backend, both for GPUs, are replaced, in --control too.
 
-    python padding-free-rows-attended.py [--control]
+    python padding-free-rows-attended.py
 """
 
 import os
@@ -54,7 +55,7 @@ def backward(_: Any, given: Any, named: Any) -> Any:
     return wrapped(given[1], ring._templated_ring_attention_backward(group, 2, op, **options))
 
 
-vars(ring)["custom_ops"] |= {FORWARD.default: forward, BACKWARD.default: backward}
+ring.custom_ops.update({FORWARD.default: forward, BACKWARD.default: backward})
 
 
 def train(ranks: int) -> float:
@@ -69,7 +70,6 @@ def train(ranks: int) -> float:
     if ranks > 1:
         options |= {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "NO_WRAP"}}
         options["parallelism_config"] = ParallelismConfig(cp_size=ranks)
-        # accelerate gives FSDP to GPUs only.
         PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
     words: Any = Tokenizer(WordLevel({str(i): i for i in range(16)}))
     reader = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0")

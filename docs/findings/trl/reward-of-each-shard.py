@@ -1,11 +1,12 @@
-"""RewardTrainer accepts cp_size > 1, and takes a reward at the last token of each shard.
+"""RewardTrainer should refuse cp_size > 1: each rank takes its reward from its own part of the
+row.
 
 Two ranks share the rows of one pair; each trains on rewards of its own part. With --control the
 same ranks are replicas of whole rows (dp_shard_size=2).
-
 trl 1.16.0, transformers 5.23.0, accelerate 1.15.0 and torch 2.13.0; two ranks on CPU over gloo.
+The kernel of torch's ring and accelerate's backend, both for GPUs, are replaced, in --control too.
 
-    python reward-of-each-shard.py [--control]
+    python reward-of-each-shard.py
 """
 
 import os
@@ -54,8 +55,7 @@ def backward(_: Any, given: Any, named: Any) -> Any:
     return wrapped(given[1], ring._templated_ring_attention_backward(group, 2, op, **options))
 
 
-HANDLERS: Any = {FORWARD.default: forward, BACKWARD.default: backward}
-ring.custom_ops.update(HANDLERS)
+ring.custom_ops.update({FORWARD.default: forward, BACKWARD.default: backward})
 
 
 def train(**parallel: int) -> float:

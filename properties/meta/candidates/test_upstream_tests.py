@@ -15,6 +15,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance import upstream_patch_of, upstream_test_of
 from harness.conformance.scripts import shell
 from harness.conformance.upstream_reports import file_of, findings_of
+from properties.helpers.patched import changed_file, patch_copy
 from properties.helpers.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -28,8 +29,7 @@ each_test = pytest.mark.parametrize(
 
 
 def test_the_folders_of_tests_hold_what_the_pages_offer_and_nothing_else() -> None:
-    files = (upstream_test_of, upstream_patch_of)
-    offered = {of(library, bug, DOCS) for library, bug in OFFERED for of in files}
+    offered = {upstream_test_of(library, bug, DOCS) for library, bug in OFFERED}
     kept = (DOCS / "findings").glob("*/tests/**/*")
     assert {path for path in kept if "__pycache__" not in path.parts} == offered
     assert len(OFFERED) >= 6
@@ -38,7 +38,8 @@ def test_the_folders_of_tests_hold_what_the_pages_offer_and_nothing_else() -> No
 @each_test
 def test_a_page_links_its_test_and_its_patch(library: Library, bug: Bug) -> None:
     page = DOCS / file_of(library, bug)
-    linked = {page.parent / link for link in re.findall(r"\]\((tests/[^)]*)\)", page.read_text())}
+    found = re.findall(r"\]\(((?:tests|mends)/[^)]*)\)", page.read_text())
+    linked = {page.parent / link for link in found}
     assert linked == {upstream_test_of(library, bug, DOCS), upstream_patch_of(library, bug, DOCS)}
     assert f"\npytest {bug.test}\n" in page.read_text()
 
@@ -84,25 +85,13 @@ def test_a_test_for_a_library_fails_on_its_release_and_passes_with_the_patch(
     # Its own controls pass where the bug is out of reach.
     assert passed
     assert failed
-    # Python takes a package beside the test before the one that is installed.
-    (released,) = environment.folder.glob(f"lib/python*/site-packages/{package(bug)}")
-    shutil.copytree(released, tmp_path / package(bug))
-    patch = upstream_patch_of(library, bug, DOCS)
-    # A repository may have its package in a folder, such as src.
-    above = changed_file(patch).split("/").index(package(bug)) + 1
-    shell(f"git apply -p{above} {patch}", tmp_path)
+    patch_copy(environment, upstream_patch_of(library, bug, DOCS), package(bug), tmp_path)
     assert outcomes(environment.python, tmp_path) == (passed + failed, 0)
 
 
 def package(bug: Bug) -> str:
     """Return the package that a bug is in, as it is imported."""
     return bug.where.partition("/")[0]
-
-
-def changed_file(patch: Path) -> str:
-    """Return the only file that a patch changes."""
-    (changed,) = re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.MULTILINE)
-    return str(changed)
 
 
 def outcomes(python: str, folder: Path) -> tuple[int, int]:

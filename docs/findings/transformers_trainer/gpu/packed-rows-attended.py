@@ -1,5 +1,5 @@
-"""Trainer with cp_size > 1: packed rows attend to each other, and nothing refuses position_ids
-that begin again
+"""Trainer should refuse packed batches (position_ids that begin again) with cp_size > 1: rows
+attend to each other
 
 transformers 5.24.0 and accelerate. One step of the Trainer on two packed rows. With --control
 positions do not begin again, so they are one row.

@@ -1,4 +1,5 @@
-"""RewardTrainer accepts cp_size > 1, and takes a reward at the last token of each shard
+"""RewardTrainer should refuse cp_size > 1: each rank takes its reward from its own part of the
+row
 
 trl 1.16.0. One step of the RewardTrainer on a pair of rows. With --control each GPU has whole rows
 (dp_shard_size=2). Run: torchrun --nproc-per-node 2 reward-of-each-shard.py
