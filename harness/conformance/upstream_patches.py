@@ -31,10 +31,4 @@ def upstream_mend_section(library: Library, bug: Bug, docs: Path) -> list[str]:
             f"[{name}]({name}) does this in {library.distribution} {library.pinned}. With it the "
             f"script above {does}, and with `--control` it ends with 0 as before."
         )
-    elif bug.key in library.mends:
-        mended = f"{library.name}.{bug.candidate[0]}+{bug.key}"
-        parts.append(
-            f"We ran the step with a mend of our own: `{mended}`, with the mends of what else is "
-            "listed of it, is right."
-        )
     return parts

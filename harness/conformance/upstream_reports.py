@@ -126,7 +126,11 @@ def _evidence(library: Library, bug: Bug, found: Mapping[str, Any] | None) -> It
         expected, got = found["loss"]
         yield f"Loss expected {expected:.9g}, got {got:.9g}."
     steps = ", ".join(f"`{library.name}.{key}`" for key in bug.candidate)
-    yield f"It shows in {steps}. Its batch is {kept}"
+    mended = ""
+    if bug.key in library.mends:
+        name = f"{library.name}.{bug.candidate[0]}+{bug.key}"
+        mended = f" With our mends of it and of what else is listed, the step is right: `{name}`."
+    yield f"It shows in {steps}. Its batch is {kept}{mended}"
 
 
 def finding_record(key: str, found: Mapping[str, Any]) -> dict[str, Any]:

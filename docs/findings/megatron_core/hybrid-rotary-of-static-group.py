@@ -1,5 +1,5 @@
 """hybrid_context_parallel: with context_parallel_size above 1, a sample on one rank is rotated by
-the static group, and the rank raises.
+the static group, and the rank raises without apply_rope_fusion.
 
 megatron-core 0.19.2, two ranks over gloo, no GPU. With context_parallel_size 2, a short sample of
 four tokens is scheduled on one rank: its PackedSeqParams have local_cp_size 1 and no cp_group, and

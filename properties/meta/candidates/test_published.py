@@ -464,10 +464,6 @@ def test_a_sweep_shows_in_which_release_a_bug_was_fixed(two_releases: Path) -> N
         (('grade = "A"', 'grade = "E"'), "bug 'scaled'.grade: invalid enum value 'E'"),
         (('severity = "loud"', 'severity = "bad"'), "bug 'heads'.severity: invalid .* 'bad'"),
         (('reach = "default"', 'reach = "easy"'), "bug 'scaled'.reach: invalid .* 'easy'"),
-        (
-            ('reach = "default"', 'reach = "documented as unsupported"'),
-            "bug 'scaled'.grade: is 'A', and reach says",
-        ),
         (('graded = "It raises."', 'graded = ""'), "bug 'heads'.graded: is empty, and grade 'B'"),
         (("toys/toylib", "toylib"), "bug 'scaled'.addressee: 'toylib' is not owner/name"),
         (("(open): g", "(ajar): g"), r"bug 'scaled'.precedents: '.*/1 \(ajar\).*' is not as"),
