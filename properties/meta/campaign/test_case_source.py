@@ -198,6 +198,7 @@ def test_a_candidate_that_refuses_cases_within_its_own_limits_is_given_up() -> N
     assert (tally.lacking, tally.verdict) == (12, "FAULT")
 
 
+@pytest.mark.slow
 def test_each_lot_is_drawn_from_its_number_and_no_two_lots_share_a_case() -> None:
     large = replace(REQUEST, count=3 * SIZE + 7)
     batch = draw(large, RANKS)

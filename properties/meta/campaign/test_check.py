@@ -47,6 +47,7 @@ def test_all_small_cases_are_counted_beforehand_and_the_last_line_says_that_all_
     assert "bounds: rows 1-2; tokens a row 1-3; sp x dp 2x1; micro-batches 1-2;" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_the_first_small_case_that_fails_has_as_few_tokens_as_any(
     capsys: pytest.CaptureFixture[str],

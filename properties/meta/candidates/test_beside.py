@@ -243,6 +243,7 @@ def test_on_several_hosts_a_second_folder_is_refused_while_the_first_is_under_wa
     assert pool._serving("/b", 1, "") is station
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_all_ranks_has_a_set_of_its_own_for_each_size() -> None:
     over_all = f"{PLANTED / 'alone.py'}:OVER_ALL"
     with RankPool(2) as pool:

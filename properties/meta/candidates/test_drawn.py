@@ -35,6 +35,7 @@ def test_only_cases_within_the_stated_limits_are_drawn() -> None:
     assert seen == {("fp32", "token-mean", "sdpa", 2)}
 
 
+@pytest.mark.slow
 def test_drawing_stops_when_enough_cases_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     candidate, values = accepted_values("twinkle.padded")
     drawn_cases = list[Case]()

@@ -87,7 +87,7 @@ def test_a_step_with_a_recipe_takes_one_step_whose_loss_is_its_own(library: Libr
         assert set(RECIPE_LIMITS.split()) <= set(library.stated[key].split())
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_stated_limits_exclude_no_case_that_a_step_supports(library: Library) -> None:
     assert library.stated.keys() <= library.limits.keys()

@@ -93,6 +93,7 @@ def rarely_met(batch: list[Case]) -> dict[str, int]:
     return {name: met[name] for name in SITUATIONS if met[name] < LEAST}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_campaign_of_500_cases_is_in_every_situation(seed: int) -> None:
     request, ranks = read_request(

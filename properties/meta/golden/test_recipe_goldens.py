@@ -43,6 +43,7 @@ def test_it_holds_the_loss_and_every_gradient_of_the_recipe(folder: Path) -> Non
     assert all(stored.trace[key].values.dtype == "float64" for key in stored.trace)
 
 
+@pytest.mark.slow
 def test_a_right_step_agrees_with_it_and_a_wrong_one_does_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,7 +42,7 @@ def expected() -> tuple[BatchColumn, ...]:
     return tuple(columns)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict"), [("labels_lost", Verdict.DIVERGED), ("crashes", Verdict.FAULT)]
 )
@@ -62,7 +62,7 @@ def test_a_failure_has_the_columns_of_its_case(
     assert f"gains, by row: {gains[0][0]} {gains[1][0]}\n" in explanation
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "columns"),
     [("labels_lost", "one"), ("gains_of_another_row", "signs"), ("gains_rounded", "drawn")],

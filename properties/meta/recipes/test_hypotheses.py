@@ -136,6 +136,7 @@ def test_no_two_hypotheses_predict_the_same() -> None:
             assert cosine < 1 - 1e-6, f"{name} and {other}"
 
 
+@pytest.mark.slow
 def test_no_two_hypotheses_about_a_term_predict_the_same() -> None:
     own = {name: f"term term: {name}" for name in ("", *of_terms(), *STEP.hypotheses)}
     found = {

@@ -240,6 +240,7 @@ def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
     assert comparison.measured.first.key == "metric.entropy"
 
 
+@pytest.mark.slow
 def test_a_metric_of_the_recipe_need_not_be_returned(pool: RankPool) -> None:
     for comparison in judged("llama__grpo__metrics_left_out", 3, pool):
         assert comparison.verdict.passed, explain(comparison)

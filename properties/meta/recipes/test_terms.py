@@ -27,7 +27,7 @@ def test_a_right_step_with_terms_passes(pool: RankPool) -> None:
         assert comparison.verdict.passed, explain(comparison)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_term_that_is_wrong_alone_is_named_with_what_is_wrong(
     fault: str, pool: RankPool
