@@ -28,7 +28,7 @@ def upstream_mend_section(library: Library, bug: Bug, docs: Path) -> list[str]:
         name = f"{MENDS}/{patch.name}"
         does = "raises its error" if refuses(patch) else "ends with 0"
         parts.append(
-            f"[{name}]({name}) does this in {library.distribution} {library.pinned}. With it the "
-            f"script above {does}, and with `--control` it ends with 0 as before."
+            f"[{name}]({name}) does this. With it the script above {does}, and with `--control` it "
+            "ends with 0 as before."
         )
     return parts

@@ -67,10 +67,10 @@ def rank(index, port, results):
     masks = {"full_attention": None, "sliding_attention": None}
     with torch.no_grad():
         whole = model(input_ids=ids, position_ids=positions, attention_mask=masks).logits
-        ulysses = patch(model)
         if CONTROL:
             # Past the check that flash-attn is installed.
             model.config._attn_implementation_internal = "flash_attention_2"
+        ulysses = patch(model)
         mine, places, _ = ulysses.ulysses_pad_and_slice_inputs(ids, positions, sp_size=RANKS)
         part = model(input_ids=mine, position_ids=places, attention_mask=masks).logits
     expected = whole.chunk(RANKS, dim=1)[index]
