@@ -17,6 +17,7 @@ def upstream_patch_of(library: Library, bug: Bug, docs: Path) -> Path:
 
 def refuses(patch: Path) -> bool:
     """Whether a patch makes the library raise where it went wrong."""
+    # The line that raises may be there already, behind a narrower condition.
     return bool(re.search(r"^[+ ] +raise ", patch.read_text(), re.MULTILINE))
 
 
@@ -28,7 +29,7 @@ def upstream_mend_section(library: Library, bug: Bug, docs: Path) -> list[str]:
         name = f"{MENDS}/{patch.name}"
         does = "raises its error" if refuses(patch) else "ends with 0"
         parts.append(
-            f"[{name}]({name}) does this. With it the script above {does}, and with `--control` it "
-            "ends with 0 as before."
+            f"[{name}]({name}) does this. With it the script above {does}, and with `--control` "
+            "it ends with 0 as before."
         )
     return parts
