@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+from harness.candidates.published.bugs import Bug
 from harness.candidates.published.environment import Environment
 from harness.conformance.scripts import shell
 
@@ -14,11 +15,19 @@ def changed_file(patch: Path) -> str:
     return str(changed)
 
 
-def patch_copy(environment: Environment, patch: Path, package: str, folder: Path) -> None:
-    """Copy a package into a folder and patch the copy.
+def package_of(patch: Path, bug: Bug) -> str:
+    """Return the package that a patch changes, one of those that the bug's page names."""
+    named = re.findall(r"(?:^|, )(\w+)/", bug.where)
+    (package,) = set(changed_file(patch).split("/")) & set(named)
+    return package
+
+
+def patch_copy(environment: Environment, patch: Path, bug: Bug, folder: Path) -> None:
+    """Copy the package of a bug into a folder and patch the copy.
 
     For a script in this folder Python takes it before the one that is installed.
     """
+    package = package_of(patch, bug)
     (released,) = environment.folder.glob(f"lib/python*/site-packages/{package}")
     shutil.copytree(released, folder / package)
     # A repository may have its package in a folder, such as src.

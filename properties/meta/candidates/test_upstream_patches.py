@@ -12,7 +12,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance import refuses, script_of, upstream_patch_of
 from harness.conformance.scripts import shell
 from harness.conformance.upstream_reports import file_of, findings_of
-from properties.helpers.patched import changed_file, patch_copy
+from properties.helpers.patched import package_of, patch_copy
 from properties.helpers.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -66,7 +66,7 @@ def test_with_its_patch_a_script_raises_what_the_patch_adds_or_is_right(
     script = script_of(library, bug, DOCS)
     shutil.copy(script, tmp_path)
     patch = upstream_patch_of(library, bug, DOCS)
-    patch_copy(environment, patch, package_of(patch, bug), tmp_path)
+    patch_copy(environment, patch, bug, tmp_path)
     run = f"{environment.python} {script.name}"
     assert outcome(f"{run} --control", tmp_path)[0] == 0
     status, said = outcome(run, tmp_path)
@@ -75,13 +75,6 @@ def test_with_its_patch_a_script_raises_what_the_patch_adds_or_is_right(
         assert any(text in said for text in texts_raised(patch)), said
     else:
         assert status == 0, said
-
-
-def package_of(patch: Path, bug: Bug) -> str:
-    """Return the package that a patch changes, one of those that the bug's page names."""
-    named = re.findall(r"(?:^|, )(\w+)/", bug.where)
-    (package,) = set(changed_file(patch).split("/")) & set(named)
-    return package
 
 
 def texts_raised(patch: Path) -> list[str]:

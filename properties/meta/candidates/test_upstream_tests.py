@@ -15,7 +15,7 @@ from harness.candidates.published.library import Library, libraries
 from harness.conformance import upstream_patch_of, upstream_test_of
 from harness.conformance.scripts import shell
 from harness.conformance.upstream_reports import file_of, findings_of
-from properties.helpers.patched import changed_file, patch_copy
+from properties.helpers.patched import changed_file, package_of, patch_copy
 from properties.helpers.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -57,7 +57,8 @@ def test_a_test_for_a_library_stands_alone(library: Library, bug: Bug) -> None:
     roots = {name.partition(".")[0] for _, name in imports}
     assert roots.isdisjoint({"harness", "properties"})
     # The package is imported, or found to be loaded by its path.
-    assert package(bug) in roots or f"find_spec('{package(bug)}')" in path.read_text()
+    package = package_of(upstream_patch_of(library, bug, DOCS), bug)
+    assert package in roots or f"find_spec('{package}')" in path.read_text()
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", str(path)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
@@ -85,13 +86,8 @@ def test_a_test_for_a_library_fails_on_its_release_and_passes_with_the_patch(
     # Its own controls pass where the bug is out of reach.
     assert passed
     assert failed
-    patch_copy(environment, upstream_patch_of(library, bug, DOCS), package(bug), tmp_path)
+    patch_copy(environment, upstream_patch_of(library, bug, DOCS), bug, tmp_path)
     assert outcomes(environment.python, tmp_path) == (passed + failed, 0)
-
-
-def package(bug: Bug) -> str:
-    """Return the package that a bug is in, as it is imported."""
-    return bug.where.partition("/")[0]
 
 
 def outcomes(python: str, folder: Path) -> tuple[int, int]:

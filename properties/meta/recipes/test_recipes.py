@@ -37,6 +37,12 @@ RIGHT = (
     "qwen3__distilled_reverse",
     "qwen3_moe__balanced_z",
 )
+# Right steps of which bf16 can judge too few cases: a router chooses other experts after rounding,
+# a teacher is hardly more than a rounding away. An H100 rounds otherwise than a CPU.
+HIDDEN_BY_ROUNDING = {
+    "cpu": ("gpt_oss__grpo", "qwen3__distilled_reverse"),
+    "cuda": ("gpt_oss__grpo", "qwen3__distilled"),
+}
 # Each fault, the first tensor that is wrong, and the name that experiments give, or else its own
 # tensors. Experiments take long, so some faults are not asked for a name.
 FAULTS = {
@@ -130,16 +136,17 @@ def test_a_right_step_of_any_family_and_loss_passes_in_fp64(name: str, pool: Ran
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_step_is_not_blamed_in_bf16_and_rounding_lets_a_third_of_its_cases_be_judged(
+def test_a_right_step_is_not_blamed_in_bf16_and_half_of_its_cases_pass_where_rounding_lets_them(
     name: str, pool: RankPool
 ) -> None:
     comparisons = list(judged(name, 12, pool, "bf16"))
     for comparison in comparisons:
         assert not comparison.verdict.failed, explain(comparison)
         assert comparison.against == RECIPE
-    # Rounding hides some: a router chooses other experts, or a teacher is hardly more than a
-    # rounding away. How many depends on the processor; on an AMD EPYC 7 to 12 of 12 passed.
-    assert sum(comparison.verdict.passed for comparison in comparisons) >= 4
+    is_hidden = name in HIDDEN_BY_ROUNDING[pool.computes_on.partition(":")[0]]
+    # How many pass depends on the processor, by a case or two: on an AMD EPYC 7 of 12 where
+    # rounding hides most, and otherwise 8 to 12.
+    assert sum(comparison.verdict.passed for comparison in comparisons) >= (4 if is_hidden else 6)
 
 
 @pytest.mark.slow
