@@ -8,11 +8,12 @@ from harness.candidates.published.bugs import about, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.conformance.document import Results
 from harness.conformance.page import library_of, total
+from harness.conformance.scripts import PYTHON
 from harness.verdict import PASSED
 
 HEADS = (
-    *("library", "release", "newest", "steps", "cases", "passed", "known", "diverged", "fault"),
-    *("unsupported", "bugs", "what to do today"),
+    *("library", "release", "released", "newest", "Python", "steps", "cases", "passed", "known"),
+    *("diverged", "fault", "unsupported", "bugs", "what to do today"),
 )
 
 
@@ -40,7 +41,9 @@ def _row(library: Library, records: Sequence[dict[str, Any]]) -> tuple[str, ...]
     return (
         library.name,
         version,
+        known.released if version == library.pinned else "",
         f"{newer}, not judged" if newer else "",
+        library.python or PYTHON,
         *map(str, numbers),
         f"{100 * refused / max(counts.total(), 1):.0f} %",
         str(_accepted(library, records)),

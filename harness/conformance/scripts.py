@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.candidates.published.bugs import Bug, about
-from harness.candidates.published.library import Library, libraries
+from harness.candidates.published.library import Library
 
 FOLDER = "findings"
-# The Python of the scripts whose library needs no other.
+# The Python of libraries, and of their scripts, that need no other.
 PYTHON = "3.11"
-# The library whose pinned release is the torch of all scripts.
-TORCH = "torch_context_parallel"
+# The torch that all scripts were run with.
+TORCH = "torch==2.13.0"
 PROMPT = "$ "
 
 
@@ -39,10 +39,9 @@ def install(library: Library) -> str:
     # A library that lends setuptools is built from its sources, with that one.
     is_built = any(pin.startswith("setuptools==") for pin in lent)
     options = "--no-deps --no-build-isolation" if is_built else "--no-deps"
-    torch = f"torch=={libraries()[TORCH].pinned}"
     commands = (
         f"{python} -m venv env",
-        " ".join((pip, torch, *lent)),
+        " ".join((pip, TORCH, *lent)),
         " ".join((pip, options, *library.requirements)),
     )
     return "".join(f"{_folded(command)}\n" for command in commands)

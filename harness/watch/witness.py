@@ -17,7 +17,8 @@ from harness.watch.collectives import GATE, MESSAGES, Row, display_name
 
 Shape = tuple[int, ...]
 
-# Every operation in which ranks meet, and the position of the argument that this rank gives.
+# Every operation in which ranks meet, and the position of the argument that this rank gives. Older
+# releases of torch lack some of them.
 GIVEN = {
     "_allgather_base_": 1,
     "_reduce_scatter_base_": 1,
@@ -31,6 +32,7 @@ GIVEN = {
     "barrier": None,
     "broadcast_": 0,
     "gather_": 1,
+    "gather_into_tensor_": 1,
     "monitored_barrier_": None,
     "recv_": None,
     "recv_any_source_": None,

@@ -102,7 +102,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stars: float = 0.0
     # What its users should do today, in a sentence.
     today: str = ""
-    # The newest release when the bugs were graded, its date or nothing, and what Python it needs.
+    # The date of the pinned release; if there was a newer one when the bugs were graded, that one
+    # and its date; and what Python the newest needs.
+    released: str = ""
     newest: str = ""
     newest_date: str = ""
     python: str = ""
@@ -113,7 +115,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return the newest release and its date if it is not this version, else nothing."""
         if not self.newest or _number(self.newest) <= _number(version):
             return ""
-        return f"{self.newest} of {self.newest_date}" if self.newest_date else self.newest
+        return f"{self.newest} of {self.newest_date}"
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -143,7 +145,9 @@ def _read_from(library: Library) -> Iterator[_Known]:
         raise BadFolder(f"candidate={library.name}: {library.folder} has no known.toml")
     try:
         known = fitted(tomllib.loads(path.read_text()), _Known)
-        _require("library.newest_date", known.library.newest_date, _DATE, "a date as 2026-11-20")
+        for name in ("released", "newest_date"):
+            date = getattr(known.library, name)
+            _require(f"library.{name}", date, _DATE, "a date as 2026-11-20")
         yield known
     except ValueError as error:
         raise BadFolder(f"{path}: {error}") from error

@@ -2,8 +2,9 @@
 
 It holds only the packages that the candidate pins. torch, and everything else that is missing,
 comes from the environment of the harness itself, or from the base of another Python if the library
-needs one. Other pins, another Python or another torch make another environment: an environment is
-never changed, and an unfinished one is never used.
+needs one. A candidate that is torch itself has a torch of its own, unless it pins the harness's.
+Other pins, another Python or another torch make another environment: an environment is never
+changed, and an unfinished one is never used.
 """
 
 import hashlib
@@ -23,7 +24,6 @@ import harness
 from harness.candidates.published.interpreters import (
     OWN,
     Base,
-    CannotInstall,
     install,
     make_folder,
     packages,
@@ -37,6 +37,7 @@ DONE = "installed.json"
 FOLDER = "HARNESS_ENVIRONMENTS"
 NEWEST = "newest"
 TORCH = "torch"
+OUR_TORCH = f"{TORCH}=={version(TORCH).partition('+')[0]}"
 
 
 class NotInstalled(BadInput):
@@ -109,17 +110,19 @@ class Environment:
         # The newest release may have changed since.
         if self.installed and self.version != NEWEST:
             return self.installed
-        wanted = [pin for pin in self.requirements if not self._is_our_torch(pin)]
+        wanted = [pin for pin in self.requirements if pin != OUR_TORCH]
         lines = self._make()
         own = packages(self.folder)
         (own / "harness.pth").write_text("".join(f"{line}\n" for line in lines))
         if wanted:
             # Install exactly the pins, even if the harness has another version of them; build
-            # sources with the harness's torch, not with one that pip would fetch.
-            options = ("--no-deps", "--ignore-installed", "--no-build-isolation")
+            # sources with the harness's torch, not with one that pip would fetch. Another torch
+            # brings the libraries that it was built with.
+            alone = [] if self.library.distribution == TORCH else ["--no-deps"]
+            options = (*alone, "--ignore-installed", "--no-build-isolation")
             install(self._interpreter, options, wanted, f"candidate={self.library.name}")
         found = {package.name: package.version for package in distributions(path=[str(own)])}
-        if self.library.distribution == TORCH:
+        if OUR_TORCH in self.requirements:
             found[TORCH] = version(TORCH)
         text = json.dumps(dict(sorted(found.items())), indent=1)
         write_file(self.folder / DONE, text.encode())
@@ -148,18 +151,6 @@ class Environment:
     @property
     def _interpreter(self) -> Path:
         return self.folder / "bin" / "python"
-
-    def _is_our_torch(self, requirement: str) -> bool:
-        """Whether this is the harness's own torch; raise if it is another torch."""
-        name, _, asked = requirement.partition("==")
-        ours = version(TORCH).partition("+")[0]
-        if name == TORCH and asked not in ("", ours):
-            raise CannotInstall(
-                f"candidate={self.library.name}: is torch {asked} itself, and the harness runs "
-                f"with torch {ours}; install that one, or run it as "
-                f"{self.library.name}@{ours}"
-            )
-        return name == TORCH
 
 
 def _plain(distribution: str) -> str:

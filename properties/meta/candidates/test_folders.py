@@ -262,7 +262,7 @@ def test_each_library_has_advice_for_its_users(library: Library) -> None:
     advice = about(library)
     assert advice.stars > 0
     assert advice.today.endswith(".")
-    assert advice.newest
+    assert advice.released
     assert library.mends.keys() <= {bug.key for bug in bugs(library)}
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,30 @@ def test_an_unfinished_environment_is_made_again(machine: Path) -> None:
         assert environment.python
     assert environment.install() == {"toylib": "1.1"}
     assert environment.python.startswith(str(machine))
+
+
+def test_a_library_that_is_torch_has_a_torch_of_its_own_unless_it_is_the_harness_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {}
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(
+        "harness.candidates.published.environment.install",
+        lambda _, options, wanted, __: installed.update({tuple(wanted): "--no-deps" in options}),
+    )
+    torch, ours = libraries()["torch_context_parallel"], version("torch")
+    assert Environment(torch, ours.partition("+")[0]).install() == {"torch": ours}
+    assert installed == {}
+    for release in ("9.9", "newest"):
+        Environment(torch, release).install()
+    # Another torch needs the libraries that it was built with; a library finds torch installed.
+    another = libraries()["torchtitan"]
+    Environment(another, another.pinned).install()
+    assert installed == {
+        ("torch==9.9",): False,
+        ("torch",): False,
+        another.requirements: True,
+    }
 
 
 @pytest.mark.slow

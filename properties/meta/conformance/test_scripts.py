@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.candidates.published.library import libraries
-from harness.conformance.scripts import install, make, shell, statuses, transcript
+from harness.conformance.scripts import TORCH, install, make, shell, statuses, transcript
 from harness.conformance.upstream_reports import findings_of
-
-TORCH = libraries()["torch_context_parallel"].pinned
 
 
 def test_a_transcript_has_each_command_what_it_prints_and_its_exit_status(tmp_path: Path) -> None:
@@ -47,6 +45,6 @@ def test_the_commands_of_a_page_fit_it_and_name_every_pin_once() -> None:
         # Each command is one line to a shell, whatever the page does with it.
         assert re.findall(r"^\S+ \S+ \S+", commands, re.MULTILINE) == [
             f"python{library.python or '3.11'} -m venv",
-            f"env/bin/pip install torch=={TORCH}",
+            f"env/bin/pip install {TORCH}",
             "env/bin/pip install --no-deps",
         ]

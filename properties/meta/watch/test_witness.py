@@ -80,7 +80,9 @@ def test_the_tables_have_every_operation_of_torch_in_which_ranks_meet() -> None:
         assert arguments.index("process_group") == (2 if found[name] == 1 else 1)
         for argument in {"dst", "input_split_sizes"} & {*arguments}:
             targets[name] = arguments.index(argument)
-    assert (found, targets) == (GIVEN, TARGETS)
+    # What the newest torch has, an older one may lack.
+    known = {name: place for name, place in GIVEN.items() if hasattr(torch.ops.c10d, name)}
+    assert (found, targets) == (known, TARGETS)
 
 
 def test_collectives_of_python_are_noted_in_order_with_what_they_were_given(
