@@ -117,10 +117,10 @@ def _why_not(name: str, python: str) -> str:
 
 
 def install(python: Path, options: Sequence[str], wanted: Sequence[str], subject: str) -> None:
-    """Run pip for this interpreter."""
+    """Run pip for this interpreter; Python compiles later what is imported, a small part of it."""
     command = [
-        *(sys.executable, "-P", "-m", "pip", "--python", str(python)),
-        *("install", "--quiet", "--disable-pip-version-check", *options, *wanted),
+        *(sys.executable, "-P", "-m", "pip", "--python", str(python), "install"),
+        *("--quiet", "--disable-pip-version-check", "--no-compile", *options, *wanted),
     ]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     if run.returncode:
