@@ -134,6 +134,16 @@ _ALL = (
         "scores are scaled twice, never, or by another size than the head's",
     ),
     Anomaly(
+        "parameter-dropped",
+        "the model computes as if a parameter were not there, which learns nothing",
+        "a wrapper of attention does not hand on what it does not know, such as sinks",
+    ),
+    Anomaly(
+        "logits-scaled",
+        "logits are what they should be times one factor",
+        "a temperature divides them in one policy only, or twice",
+    ),
+    Anomaly(
         "future-leak",
         "a token attends to later ones",
         "the causal mask is dropped, or is that of tokens in another order",

@@ -43,8 +43,12 @@ class Hypothesis:
     parts: Callable[[Batch, Case], Parts] = lambda batch, _case: [(1.0, batch)]
     # The case for which the model is built.
     case: Callable[[Case], Case] = lambda case: case
+    # What becomes of the model, in place.
+    model: Callable[[nn.Module], None] = lambda _model: None
     # What attention sees in place of what it should, if the batch alone does not say it.
     seen: Seen | None = None
+    # What the loss is handed in place of the model's logits.
+    logits: Callable[[Tensor], Tensor] = lambda logits: logits
 
     @property
     def name(self) -> str:
@@ -72,6 +76,24 @@ def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
         yield
         return
     hook = model.register_forward_pre_hook(exchange, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def answering(model: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change the logits that the model returns, alone or among others."""
+
+    def exchange(_model: nn.Module, _given: Any, out: Any) -> Any:
+        if isinstance(out, Tensor):
+            return change(out)
+        if isinstance(getattr(out, "logits", None), Tensor):
+            out.logits = change(out.logits)
+        return out
+
+    hook = model.register_forward_hook(exchange)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import Hypothesis, masked_for_model
+from harness.recipes.hypothesis import Hypothesis, answering, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted
 from harness.recipes.weights import fill
@@ -162,6 +162,7 @@ class Recipe:
     ) -> None:
         dtype = torch.float64
         model = self.build(hypothesis.case(case), device, dtype)
+        hypothesis.model(model)
         micro_batches = [
             self.batch(case, rows, device, dtype)
             for replica in range(case.dp)
@@ -170,7 +171,8 @@ class Recipe:
         total = torch.zeros((), dtype=dtype, device=device)
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
-                with masked_for_model(model, part), seeing(model, hypothesis.seen, part):
+                masked, seen = masked_for_model(model, part), seeing(model, hypothesis.seen, part)
+                with masked, seen, answering(model, hypothesis.logits):
                     loss, metrics = parted(self.loss(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.

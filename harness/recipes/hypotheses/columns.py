@@ -41,6 +41,8 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
              changed(_uncut, behind=0)),
             ("column-misplaced", f"each rank has the first shard of {name}, shifted before",
              changed(_uncut, behind=1)),
+            ("column-misplaced", f"the last of {name} in a row stands in the row's first shard",
+             changed(_last_on_first_rank)),
         )
     ]  # fmt: skip
 
@@ -93,3 +95,16 @@ def _uncut(x: Tensor, batch: Batch, case: Case, *, behind: int) -> Tensor:
     columns_S = columns_of(batch)
     shard = -(-len(columns_S) // case.sp)
     return x[:, columns_S - (columns_S - behind).clamp(min=0) // shard * shard]
+
+
+def _last_on_first_rank(x: Tensor, batch: Batch, case: Case) -> Tensor:
+    if x.ndim != 2:
+        return x
+    real_BS = batch["attention_mask"]
+    right_BS, wrong_BS = _last(real_BS), _last(real_BS * (by_columns(batch, case) == 0))
+    return x * ~right_BS + (x * right_BS).sum(1, keepdim=True) * wrong_BS
+
+
+def _last(mask_BS: Tensor) -> Tensor:
+    """Whether a token is the last of its row that the mask has."""
+    return mask_BS.bool() & (mask_BS.flip(1).cumsum(1).flip(1) == 1)

@@ -39,11 +39,16 @@ def next_losses(model: Any, batch: Batch) -> Tensor:
     return losses_BS
 
 
+def made(model: Any, batch: Batch) -> Tensor:
+    """A number for each token, also for the last of a row."""
+    return next_losses(model, batch) + batch["attention_mask"]
+
+
 COLUMNS: dict[str, Column] = {
     "by_row": row(1, 2),
     "by_token": token(1, 2),
     "by_target": target(1, 2),
-    "made": computed(next_losses),
+    "made": computed(made),
 }
 
 
@@ -57,11 +62,12 @@ class Scores(nn.Module):
 
 
 class Hybrid(Tiny):
-    """Has a layer with a state, and shows the window of its case in what it computes."""
+    """Has a layer with a state, and shows its sinks and its case's window in what it computes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.window, self.scores = case.window, Scores()
+        self.sinks = nn.Parameter(torch.zeros(case.heads))
         for module in self.modules():
             if isinstance(module, Attention):
                 module.attend = self.see
@@ -76,11 +82,12 @@ class Hybrid(Tiny):
 
     def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
         x_BLD = self.embed(ids_BL) + self.places(positions_BL)
+        x_BLD = x_BLD + self.sinks.clamp(min=-1).sum()
         x_BLD = x_BLD + (x_BLD * mask_BS[..., None]).cumsum(1)
         for block in self.blocks:
             x_BLD = block(x_BLD, mask_BS.bool())
         logits_BLV: Tensor = self.head(x_BLD)
-        return logits_BLV * (1 + (self.window or 0))
+        return logits_BLV * (1 + (self.window or 0)) / 8
 
 
 def weighted(model: Any, batch: Batch) -> Any:

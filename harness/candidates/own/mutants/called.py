@@ -5,7 +5,6 @@
 CALLED: dict[str, tuple[str, str]] = {
     "B11b": ("label-replaced", "unclassified"),
     "B48": ("kv-repeat", "kv-repeat"),
-    "B59": ("unclassified", "unclassified"),
     "B186": ("unclassified", "unclassified"),
     "B187": ("unclassified", "unclassified"),
     "B189": ("unclassified", "unclassified"),
@@ -13,7 +12,6 @@ CALLED: dict[str, tuple[str, str]] = {
     "B153": ("unclassified", "unclassified"),
     "B158": ("gradient-missing", "gradient-missing"),
     "B161": ("unclassified", "unclassified"),
-    "B162": ("unclassified", "unclassified"),
     "B170": ("unclassified", "unclassified"),
     "B172": ("unclassified", "unclassified"),
     "B174": ("unclassified", "unclassified"),
@@ -22,7 +20,5 @@ CALLED: dict[str, tuple[str, str]] = {
     "B184": ("unclassified", "unclassified"),
     "B190": ("unclassified", "unclassified"),
     "B215": ("unclassified", "unclassified"),
-    "B220": ("unclassified", "unclassified"),
-    "B225": ("unclassified", "unclassified"),
     "B226": ("unclassified", "unclassified"),
 }

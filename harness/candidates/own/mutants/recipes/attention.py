@@ -31,7 +31,7 @@ class SinksUncut(Supervised):
         return super().attention(*given, s_aux=first.repeat(self.sp.size()), **named)
 
 
-@mutant("B59", "PrimeIntellect-ai/prime-rl#3397", needs=(), named="heads-uncut")
+@mutant("B59", "PrimeIntellect-ai/prime-rl#3397", needs=(), named="parameter-dropped")
 class SinksSwallowed(Supervised):
     """A wrapper of attention takes sinks among its other arguments, and does not hand them on."""
 

@@ -268,7 +268,7 @@ class RouterLogitsDropped(Balanced):
         return 0 * super().balance(logits_TE, count)
 
 
-@mutant("B220", "NVIDIA-NeMo/RL#1900", "THUDM/slime#557", needs=(), named="weights-wrong")
+@mutant("B220", "NVIDIA-NeMo/RL#1900", "THUDM/slime#557", needs=(), named="logits-scaled")
 class TemperatureOnOneSide(Grpo):
     """One policy's logits are divided by a temperature, and those of the old policy are not."""
 
