@@ -25,6 +25,7 @@ from harness.candidates.own.shares.losses import (
     RewardPairs,
     Share,
 )
+from harness.candidates.own.shares.step import summed
 from harness.recipes.batch import Batch
 
 TILE = 8
@@ -333,6 +334,32 @@ class ValueOfTheNextRow(PpoCritic):
         return torch.zeros_like(values_BS).masked_scatter(
             real_BS.bool(), F.pad(packed_T[1:], (0, 1))
         )
+
+
+@mutant("B227", "verl-project/verl#5983", needs=("sp>1",), named="denominator-per-rank")
+class CountsOverReplicasAlone(Grpo):
+    """Targets are counted over replicas alone, so each peer divides by the count of its shards."""
+
+    def targets(self) -> Tensor:
+        return summed(self.own_targets(), self.dp).clamp(min=1) * self.sp.size()
+
+
+@mutant("B228", "OpenRLHF/OpenRLHF#1319", needs=(), named="logits-scaled")
+class EntropyBeforeTheTemperature(GrpoK3):
+    """A temperature divides the policy's logits after the entropy has been computed from them."""
+
+    def entropies(self) -> Tensor:
+        logps_BLV = self.log_softmax(self.logits_BLV.float() * 0.8)
+        return -(logps_BLV.exp() * logps_BLV).sum(-1)
+
+
+@mutant("B229", "InternLM/xtuner#1656", needs=("sp>1",), named="loss-misreported")
+class EntropyOfEachPeer(GrpoK3):
+    """Each peer logs the entropy of the gathered rows, and the log adds them up over ranks."""
+
+    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
+        reported = super().reported_metrics(shares)
+        return reported | {"entropy": reported["entropy"] * self.sp.size()}
 
 
 LEFT_OUT: dict[str, str] = {
