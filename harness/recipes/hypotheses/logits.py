@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from harness.recipes.hypothesis import Hypothesis
 
-# Those that people sample with; a model of another one is not told apart from other faults.
+# Those that people sample with; a step with another one gets no name.
 TEMPERATURES = (0.6, 0.7, 0.8, 0.9)
 # Kernels read a vocabulary in tiles of such sizes, and weights are padded to a multiple of them.
 TILES = (8, 16, 64, 128)

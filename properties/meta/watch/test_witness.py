@@ -80,7 +80,9 @@ def test_the_tables_have_every_operation_of_torch_in_which_ranks_meet() -> None:
         assert arguments.index("process_group") == (2 if found[name] == 1 else 1)
         for argument in {"dst", "input_split_sizes"} & {*arguments}:
             targets[name] = arguments.index(argument)
-    assert GIVEN.keys() - found.keys() <= {"gather_into_tensor_"}, "only torch 2.15 has that one"
+    assert GIVEN.keys() - found.keys() <= {"gather_into_tensor_"}, (
+        "which a torch before 2.15 lacks"
+    )
     known = {name: place for name, place in GIVEN.items() if name in found}
     assert (found, targets) == (known, TARGETS)
 
