@@ -139,6 +139,11 @@ _ALL = (
         "a wrapper of attention does not hand on what it does not know, such as sinks",
     ),
     Anomaly(
+        "parameter-scaled",
+        "the model computes as if a parameter were larger or smaller by one factor",
+        "each rank adds the whole of a bias to its part of a sum, or a scale is applied twice",
+    ),
+    Anomaly(
         "logits-scaled",
         "logits are what they should be times one factor",
         "a temperature divides them in one policy only, or twice",

@@ -32,6 +32,8 @@ class Guess:
     hypothesis: str
     # How much of it each wrong case has too much.
     surplus: list[float] = field(default_factory=list)
+    # Whether the hypothesis changed more than the weight of the term in one of the cases.
+    is_told_apart: bool = False
 
     def look(self) -> Look:
         anomaly, _, how = self.hypothesis.partition(": ")
@@ -74,7 +76,9 @@ def name_by_term(
         guesses = [
             guess for guess in guesses if _holds(guess, wrong, plain, terms[guess.term], run)
         ]
-    return guesses[0].look() if guesses else None
+    # A hypothesis that comes to the right term in all cases says nothing.
+    named = (guess for guess in guesses or () if guess.is_told_apart or not guess.hypothesis)
+    return next((guess.look() for guess in named), None)
 
 
 def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
@@ -95,13 +99,18 @@ def _holds(
     """Return whether a guess predicts what the step gave, and note how much of it."""
     if term is None:
         return False
-    added = [term]
+    added, factors = [term], None
     if guess.hypothesis:
         changed = run(wrong.case, f"{TERM}{guess.term}: {guess.hypothesis}")
         if changed is None:
             return False
-        added.append(changed)
-    factors = fit_terms(plain, wrong.outcome.trace, added)
+        factors = fit_terms(plain, wrong.outcome.trace, [term, changed])
+        if factors is not None:
+            added.append(changed)
+            guess.is_told_apart = True
+    if factors is None:
+        # There is no hypothesis, or this case has too few tokens to tell it from the term.
+        factors = fit_terms(plain, wrong.outcome.trace, added)
     if factors is None or fit(wrong, with_terms(plain, added, factors)) != "":
         return False
     guess.surplus.append(factors[0])

@@ -30,6 +30,10 @@ Layout = Callable[[Batch, Case], Tensor]
 MODEL_MASK = "model_mask"
 
 
+def as_it_is(_model: nn.Module) -> None:
+    """Leave the model as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """One fault of a step, as plain training would have it."""
@@ -44,7 +48,7 @@ class Hypothesis:
     # The case for which the model is built.
     case: Callable[[Case], Case] = lambda case: case
     # What becomes of the model, in place.
-    model: Callable[[nn.Module], None] = lambda _model: None
+    model: Callable[[nn.Module], None] = as_it_is
     # What attention sees in place of what it should, if the batch alone does not say it.
     seen: Seen | None = None
     # What the loss is handed in place of the model's logits.

@@ -16,7 +16,7 @@ from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import Hypothesis, answering, masked_for_model
+from harness.recipes.hypothesis import Hypothesis, answering, as_it_is, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted
 from harness.recipes.weights import fill
@@ -161,8 +161,12 @@ class Recipe:
         term: str = "",
     ) -> None:
         dtype = torch.float64
-        model = self.build(hypothesis.case(case), device, dtype)
-        hypothesis.model(model)
+        if hypothesis.model is as_it_is:
+            model = _model_of_hypotheses(self, hypothesis.case(case), device)
+            model.zero_grad()
+        else:
+            model = self.build(hypothesis.case(case), device, dtype)
+            hypothesis.model(model)
         micro_batches = [
             self.batch(case, rows, device, dtype)
             for replica in range(case.dp)
@@ -200,6 +204,12 @@ def _is_of_zeros_or_ones(vector: Tensor) -> bool:
 def _constructed_vectors(recipe: Recipe, case: Case) -> dict[str, Tensor]:
     """Return the vectors of a model as its constructor draws them in fp32."""
     return _vectors(recipe.construct(case, torch.float32))
+
+
+# Most hypotheses leave the model as it is, and building it takes longer than training on a row.
+@lru_cache(maxsize=2)
+def _model_of_hypotheses(recipe: Recipe, case: Case, device: torch.device) -> nn.Module:
+    return recipe.build(case, device, torch.float64)
 
 
 @lru_cache(maxsize=16)

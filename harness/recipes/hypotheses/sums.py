@@ -16,38 +16,99 @@ from harness.recipes.hypothesis import LAYOUTS, Hypothesis, Layout, Parts
 
 # The column of a changed batch that has the shard of each token.
 SHARD = "shard"
+# The column that has the number of columns of a row's micro-batch.
+WIDTH = "width"
+# The columns in which the rows of one part agree.
+PARTS = {
+    "replica": ("replica",),
+    "micro-batch": ("replica", "micro_batch"),
+    "micro-batch of all replicas": ("micro_batch",),
+}
+Joined = Callable[[list[Batch]], Parts]
+RowWeight = Callable[[Batch, Batch], float]
 
 
 def of_counts() -> list[Hypothesis]:
-    found = [
+    found = []
+    for how, joined in (("averaged", _averaged), ("added up", _added)):
+        found += [
+            Hypothesis(
+                "denominator-per-part",
+                f"the loss of each {part} is computed alone, then {how}",
+                parts=partial(_parts_of, joined=joined, keys=keys),
+            )
+            for part, keys in PARTS.items()
+        ]
+        found += [
+            Hypothesis(
+                "denominator-per-rank",
+                f"the loss of each shard of {layout} is computed alone, then {how}",
+                partial(_with_shards, shards=shards),
+                partial(_by_rank, joined=joined),
+            )
+            for layout, shards in LAYOUTS.items()
+        ]
+    found.append(
         Hypothesis(
-            "denominator-per-part",
-            f"the loss of each {part} is computed alone, then averaged",
-            parts=partial(_apart, keys=keys),
+            "gradient-scaled",
+            "the whole loss is divided by the number of micro-batches",
+            parts=_divided_by_micro_batches,
         )
-        for part, keys in (
-            ("replica", ("replica",)),
-            ("micro-batch", ("replica", "micro_batch")),
+    )
+    found += [
+        Hypothesis(
+            "gradient-partial",
+            f"{how}, if each is averaged by its {counted}",
+            parts=partial(_fading, size=size, kept=kept),
         )
+        for how, kept in FADING.items()
+        for counted, size in (("targets", _targets), ("rows", _rows))
     ]
-    for layout, shards in LAYOUTS.items():
-        change = partial(_with_shards, shards=shards)
-        alone = f"the loss of each shard of {layout} is computed alone, then averaged"
-        found.append(Hypothesis("denominator-per-rank", alone, change, _by_rank))
-    for counted, size in (("targets", _targets), ("rows", _rows)):
-        last = f"each replica has the gradients of its last micro-batch alone, by its {counted}"
-        found.append(Hypothesis("gradient-partial", last, parts=partial(_last_alone, size=size)))
     return found
 
 
-def _last_alone(batch: Batch, case: Case, *, size: Callable[[Batch], int]) -> Parts:
-    """Weigh the loss of each replica's last micro-batch by its share of the whole batch."""
-    last = []
-    for _, rows in by_replica(batch, case):
-        is_last_B = rows["micro_batch"] == rows["micro_batch"].max()
-        last.append({name: x[is_last_B] for name, x in rows.items()})
-    whole = max(size(batch), 1)
-    return [(size(part) / whole, part) for part in last]
+def of_rows() -> list[Hypothesis]:
+    """Return what takes a row alone, which a loss of pairs may refuse."""
+    return [
+        Hypothesis(
+            "denominator-per-part",
+            "the loss of each row is computed alone, then averaged",
+            parts=partial(_parts_of, joined=_averaged, keys=("row",)),
+        ),
+        *(
+            Hypothesis(
+                "weights-wrong",
+                f"the loss of each row is computed alone, and weighed by {how}",
+                _with_widths,
+                partial(_weighed, weight=weight),
+            )
+            for how, weight in ROW_WEIGHTS.items()
+        ),
+    ]
+
+
+def _divided_by_micro_batches(batch: Batch, _case: Case) -> Parts:
+    return [(1 / len(batch["micro_batch"].unique()), batch)]
+
+
+# What is left of the gradient of a micro-batch after each one that follows, if there are so many.
+FADING: dict[str, Callable[[int], float]] = {
+    "each replica has the gradients of its last micro-batch alone": lambda _count: 0.0,
+    "gradients of earlier micro-batches are divided again": lambda count: 1 / count,
+    "gradients of earlier micro-batches are doubled": lambda _count: 2.0,
+}
+
+
+def _fading(
+    batch: Batch, _case: Case, *, size: Callable[[Batch], int], kept: Callable[[int], float]
+) -> Parts:
+    """Weigh micro-batches by their shares of the whole batch, and by what is left of them."""
+    whole, weighed = max(size(batch), 1), []
+    for rows in by_replica(batch):
+        parts = _groups(rows, ("micro_batch",))
+        for later, part in enumerate(reversed(parts)):
+            weighed.append((kept(len(parts)) ** later * size(part) / whole, part))
+    return weighed
 
 
 def _targets(batch: Batch) -> int:
@@ -58,18 +119,59 @@ def _rows(batch: Batch) -> int:
     return len(batch["labels"])
 
 
-def _apart(batch: Batch, _case: Case, *, keys: tuple[str, ...]) -> Parts:
-    """Average the losses of rows that agree in these columns."""
+def _groups(batch: Batch, keys: tuple[str, ...]) -> list[Batch]:
+    """Return the rows that agree in these columns."""
     groups_BK = torch.stack([batch[key] for key in keys], 1)
-    parts = [
+    return [
         {name: x[(groups_BK == group_K).all(1)] for name, x in batch.items()}
         for group_K in groups_BK.unique(dim=0)
     ]
+
+
+def _averaged(parts: list[Batch]) -> Parts:
     return [(1 / len(parts), part) for part in parts]
 
 
-def by_replica(batch: Batch, case: Case) -> Parts:
-    return _apart(batch, case, keys=("replica",))
+def _added(parts: list[Batch]) -> Parts:
+    return [(1.0, part) for part in parts]
+
+
+def _parts_of(batch: Batch, _case: Case, *, joined: Joined, keys: tuple[str, ...]) -> Parts:
+    return joined(_groups(batch, keys))
+
+
+def by_replica(batch: Batch) -> list[Batch]:
+    return _groups(batch, ("replica",))
+
+
+def _with_widths(batch: Batch, _case: Case) -> Batch:
+    """Add how many columns the table of each row has."""
+    rows, columns = batch["input_ids"].shape
+    return {WIDTH: batch["row"].new_full((rows,), columns)}
+
+
+def _weighed(batch: Batch, _case: Case, *, weight: RowWeight) -> Parts:
+    """Weigh the loss of each row; one without targets has no gradient, and may have no loss."""
+    rows = _groups(batch, ("row",))
+    return [(weight(row, batch), row) for row in rows if _targets(row)] or [(1.0, batch)]
+
+
+def _tokens(row: Batch) -> int:
+    return int(row["attention_mask"].sum())
+
+
+def _columns(row: Batch) -> int:
+    return int(row[WIDTH].sum())
+
+
+# What the loss of a row may be weighed by, given the row and all rows.
+ROW_WEIGHTS: dict[str, RowWeight] = {
+    "its targets": lambda row, rows: _targets(row) / _targets(rows),
+    "its tokens": lambda row, rows: _tokens(row) / _tokens(rows),
+    "its targets for each column": lambda row, rows: _targets(row) / _columns(row) / _rows(rows),
+    "its tokens for each target": lambda row, rows: _tokens(row) / _targets(row) / _rows(rows),
+    "its columns for each target": lambda row, rows: _columns(row) / _targets(row) / _rows(rows),
+}
 
 
 def _with_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
@@ -77,15 +179,15 @@ def _with_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
     return {SHARD: F.pad(shards(batch, case)[:, :-1], (1, 0))}
 
 
-def _by_rank(batch: Batch, case: Case) -> Parts:
-    """Average the losses of the targets of each shard of each replica; all its rows stay."""
-    return [
-        (share / case.sp, part)
-        for shard in range(case.sp)
-        for share, part in _apart(
-            _without_targets(batch, batch[SHARD] != shard), case, keys=("replica",)
-        )
-    ]
+def _by_rank(batch: Batch, case: Case, *, joined: Joined) -> Parts:
+    """Take the losses of the targets of each shard of each replica; all its rows stay."""
+    return joined(
+        [
+            part
+            for shard in range(case.sp)
+            for part in by_replica(_without_targets(batch, batch[SHARD] != shard))
+        ]
+    )
 
 
 def of_statistics() -> list[Hypothesis]:
@@ -123,7 +225,7 @@ def _by_share(batch: Batch, case: Case, *, blank: bool = False) -> Parts:
                 for name, x in changed.items()
                 if x.is_floating_point() and x.shape[:2] == is_other_BS.shape
             }
-        parts += [part for _, part in _apart(changed, case, keys=("replica",))]
+        parts += by_replica(changed)
     counts = [_targets(part) for part in parts]
     return [
         (count / sum(counts), part) for count, part in zip(counts, parts, strict=True) if count

@@ -42,7 +42,7 @@ def of_terms() -> dict[str, Hypothesis]:
 def _by_tokens(batch: Batch, case: Case) -> Parts:
     """Average over the shards of each replica; the loss sees the tokens of one at a time."""
     parts = []
-    for _, rows in by_replica(batch, case):
+    for rows in by_replica(batch):
         mask_BS = rows["attention_mask"]
         for shard in range(case.sp):
             own_BS = mask_BS * (rows[SHARD] == shard)

@@ -40,7 +40,28 @@ def of_labels() -> list[Hypothesis]:
         ),
         Hypothesis("label-shifted", "labels are not shifted", partial(_moved, by=1)),
         Hypothesis("label-shifted", "labels are shifted twice", partial(_moved, by=-1)),
+        Hypothesis("label-lost-at-edge", "the last column of labels is dropped", _last_dropped),
+        Hypothesis("label-replaced", "the padding behind a row is a label", _padding_behind),
+        Hypothesis(
+            "mask-replaced", "targets begin behind the longest prompt", _behind_longest_prompt
+        ),
     ]
+
+
+def _last_dropped(batch: Batch, _case: Case) -> Batch:
+    return {"labels": F.pad(batch["labels"][:, :-1], (0, 1), value=IGNORED)}
+
+
+def _padding_behind(batch: Batch, _case: Case) -> Batch:
+    real_BS = batch["attention_mask"]
+    is_behind_BS = F.pad(real_BS[:, :-1], (1, 0)) > real_BS
+    return {"labels": torch.where(is_behind_BS, batch["input_ids"], batch["labels"])}
+
+
+def _behind_longest_prompt(batch: Batch, _case: Case) -> Batch:
+    # A row without targets has no prompt that could be longer.
+    prompt_B = (batch["labels"] != IGNORED).int().argmax(1)
+    return {"labels": batch["labels"].masked_fill(columns_of(batch) < prompt_B.max(), IGNORED)}
 
 
 def _edges_lost(batch: Batch, case: Case, *, shards: Layout) -> Batch:
@@ -104,9 +125,19 @@ def of_attention() -> list[Hypothesis]:
         Hypothesis(
             "window-ignored", "no layer has a window", case=lambda case: replace(case, window=None)
         ),
+        Hypothesis(
+            "window-ignored", "windows are one token too wide", case=partial(_resized, by=1)
+        ),
+        Hypothesis(
+            "attention-cut", "windows are one token too narrow", case=partial(_resized, by=-1)
+        ),
         Hypothesis("pad-leak", "no layer has a mask of padding", unmasked),
         Hypothesis("attention-cut", "each shard of columns is a row of its own", _alone),
     ]
+
+
+def _resized(case: Case, *, by: int) -> Case:
+    return replace(case, window=max(case.window + by, 1)) if case.window else case
 
 
 def _alone(batch: Batch, case: Case) -> Batch:

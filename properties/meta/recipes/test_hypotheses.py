@@ -16,6 +16,7 @@ from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.hypothesis import MODEL_MASK, masked_for_model
+from harness.recipes.recipe import _model_of_hypotheses
 from properties.planted.tiny import Attention, Tiny, next_labels
 
 # Rows of unequal lengths, padded on both sides, on two replicas of two micro-batches, so that no
@@ -62,15 +63,19 @@ class Scores(nn.Module):
 
 
 class Hybrid(Tiny):
-    """Has a layer with a state, and shows its sinks and its case's window in what it computes."""
+    """Has a layer with a state, and shows its sinks, a bias and its window in what it computes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.window, self.scores = case.window, Scores()
         self.sinks = nn.Parameter(torch.zeros(case.heads))
+        self.o_proj = nn.Linear(self.embed.embedding_dim, self.embed.embedding_dim)
         for module in self.modules():
             if isinstance(module, Attention):
                 module.attend = self.see
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
 
     def see(self, q: Tensor, k: Tensor, v: Tensor, real_BS: Tensor, first: Any = 0) -> Tensor:
         del first
@@ -82,7 +87,7 @@ class Hybrid(Tiny):
 
     def forward(self, ids_BL: Tensor, positions_BL: Tensor, mask_BS: Tensor) -> Tensor:
         x_BLD = self.embed(ids_BL) + self.places(positions_BL)
-        x_BLD = x_BLD + self.sinks.clamp(min=-1).sum()
+        x_BLD = x_BLD + self.o_proj(0 * x_BLD) + self.sinks.clamp(min=-1).sum()
         x_BLD = x_BLD + (x_BLD * mask_BS[..., None]).cumsum(1)
         for block in self.blocks:
             x_BLD = block(x_BLD, mask_BS.bool())
@@ -132,15 +137,32 @@ def gradients(variant: str, case: Case) -> Tensor:
     return torch.cat(taken)
 
 
+@pytest.mark.slow
 def test_no_two_hypotheses_predict_the_same() -> None:
     variants = ("plain", *STEP.hypotheses)
     assert len(variants) > 29
     found = {name: torch.cat([gradients(name, case) for case in CASES]) for name in variants}
     for number, name in enumerate(variants):
         for other in variants[:number]:
+            is_scaled = name.startswith("gradient-scaled") and other == "plain"
+            if is_scaled or name.replace("added up", "averaged") == other:
+                # They differ by a factor, which a case decides whose gradients are only scaled.
+                assert not torch.allclose(found[name], found[other]), f"{name} and {other}"
+                continue
             # Directions, because a hypothesis may fit with a factor.
             cosine = torch.cosine_similarity(found[name], found[other], dim=0)
             assert cosine < 1 - 1e-6, f"{name} and {other}"
+
+
+def test_what_a_hypothesis_predicts_does_not_depend_on_the_one_before() -> None:
+    case = CASES[1]
+    alone = {}
+    for name in STEP.hypotheses:
+        _model_of_hypotheses.cache_clear()
+        alone[name] = gradients(name, case)
+    for name in reversed(STEP.hypotheses):
+        assert torch.equal(gradients(name, case), alone[name]), name
+    assert _model_of_hypotheses.cache_info().hits > len(alone) / 2
 
 
 @pytest.mark.slow
