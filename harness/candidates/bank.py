@@ -74,10 +74,10 @@ BENIGN: dict[str, Benign] = {}
 
 
 def mutant(key: str, *threads: str, needs: tuple[str, ...], named: str) -> Callable[[Kind], Kind]:
-    """Register a subclass of a right step as a mutant; its module is its stage."""
+    """Register a subclass of a right step as a mutant; its module, or package, is its stage."""
 
     def register(kind: Kind) -> Kind:
-        stage = kind.__module__.rpartition(".")[2]
+        stage = next(name for name in kind.__module__.split(".") if name in STAGES)
         _refuse_taken(key, MUTANTS)
         candidate = _instance(kind, f"mutants.{key}")
         MUTANTS[key] = Mutant(key, candidate, _sentence(kind), stage, threads, needs, named)

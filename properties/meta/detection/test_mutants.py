@@ -23,7 +23,7 @@ from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.alone import PROPERTIES
 
-CATALOGUE = 229
+CATALOGUE = 267
 REQUEST = Request(
     candidates=("native-gather",),
     sps=(1, 2, 4),

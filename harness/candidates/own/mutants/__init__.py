@@ -1,7 +1,7 @@
 """Mutants: steps with one bug each, which somebody had in a real project.
 
 Most are native steps; each module has the bugs of one stage of a step. `recipes` has steps of
-other models and losses, by the same stages. The keys B01 to B229 number a catalogue of bugs; a
+other models and losses, by the same stages. The keys B01 to B267 number a catalogue of bugs; a
 letter follows if a bug takes several forms. `LEFT_OUT` has the reason for each number without a
 mutant. `alone` lists for each native mutant a property that kills it without a reference, and
 `called` the mutants that the diagnosis names otherwise than expected. docs/mutants.md shows the

@@ -21,4 +21,10 @@ CALLED: dict[str, tuple[str, str]] = {
     "B190": ("unclassified", "unclassified"),
     "B215": ("unclassified", "unclassified"),
     "B226": ("unclassified", "unclassified"),
+    "B231": ("unclassified", "unclassified"),
+    "B232": ("unclassified", "unclassified"),
+    "B233": ("unclassified", "unclassified"),
+    "B234": ("unclassified", "unclassified"),
+    "B257": ("unclassified", "unclassified"),
+    "B263": ("unclassified", "unclassified"),
 }

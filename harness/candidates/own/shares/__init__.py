@@ -1,8 +1,8 @@
 """Right steps that compute losses on shards, of any family and on many losses.
 
 `harness.candidates.own.shares:gpt_oss__grpo` is the step of that family and that loss. `step` has
-what is common to all, `losses` what each loss comes to, `layouts` other columns of ranks, and
-`images` rows that begin with an image.
+what is common to all, `losses` what each loss comes to, `layouts` other columns of ranks,
+`experts` layers of experts that a mutant changes, and `images` rows that begin with an image.
 """
 
 from typing import Any

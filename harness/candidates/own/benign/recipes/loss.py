@@ -1,58 +1,30 @@
-"""Right steps of recipes that scale, count, gather and hold otherwise than the usual one.
+"""Log-probabilities, divergences and balances of a recipe computed in other ways.
 
 Legend: B rows, S columns, L columns of this rank, V vocabulary, T tokens, E experts.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from harness.candidates.bank import benign
-from harness.candidates.own.shares.layouts import Striped, Zigzag
-from harness.candidates.own.shares.losses import BalancedZ, Grpo, GrpoK3, PpoCritic, Share
+from harness.candidates.own.shares.losses import (
+    Balanced,
+    BalancedZ,
+    Distilled,
+    DistilledReverse,
+    Grpo,
+    GrpoK1,
+    GrpoK2,
+    GrpoSequences,
+    Share,
+)
 from harness.candidates.own.shares.step import Supervised, summed
 from harness.recipes import ulysses
-
-
-@benign("zigzag-columns", looks_like="B184, pieces put together in another order")
-class ZigzagColumns(Zigzag):
-    """Each rank holds a piece of a row's front and its mirror; layers with a state sort them."""
-
-    family = "qwen3-next"
-
-
-@benign("striped-columns", looks_like="B190, positions of other columns than a rank holds")
-class StripedColumns(Striped):
-    """Columns are dealt to ranks in turn; windows and sinks know the place of each."""
-
-    family = "gpt-oss"
-
-
-@benign("columns-beyond-the-longest", looks_like="B177, padding that a loss counts")
-class ColumnsBeyondTheLongest(BalancedZ):
-    """Rows are padded until they are cut into pieces twice as many as there are ranks."""
-
-    def pieces(self) -> int:
-        return 2 * self.sp.size()
-
-
-@benign("loss-times-all-ranks", looks_like="B196, a factor without its counterpart")
-class LossTimesAllRanks(Grpo):
-    """The loss is multiplied by the number of all ranks, and gradients are averaged over them."""
-
-    def backward(self, share: Tensor) -> None:
-        super().backward(share * self.sp.size() * self.dp.size())
-
-    def reduced(self, gradient: Tensor) -> Tensor:
-        return super().reduced(gradient) / (self.sp.size() * self.dp.size())
-
-
-@benign("losses-gathered", looks_like="B92, whole losses of peers that are added up")
-class LossesGathered(GrpoK3):
-    """Losses of tokens are gathered; every peer has the mean, and gradients of its own piece."""
-
-    def mean(self, x_BL: Tensor) -> Tensor:
-        x_BS = ulysses.gathered(x_BL * self.is_target_BL, 1, self.sp)
-        return self.once(x_BS.sum() / self.targets())
+from harness.recipes.batch import IGNORED
 
 
 @benign("gathered-and-scaled", looks_like="B183, a gather that adds up what was computed twice")
@@ -66,14 +38,84 @@ class GatheredAndScaled(Supervised):
         return x_BS.sum() / self.targets() / self.sp.size()
 
 
-@benign("local-means-weighted", looks_like="B156, a mean of the means of ranks")
-class LocalMeansWeighted(PpoCritic):
-    """Each rank averages over its own targets, and weighs the average by their share of all."""
+@benign("logps-from-cross-entropy", looks_like="B95, a cross entropy of somebody's own")
+class LogpsFromCrossEntropy(Grpo):
+    """Log-probabilities are torch's cross entropy, sign changed, with labels that it ignores."""
 
-    def mean(self, x_BL: Tensor) -> Tensor:
-        own = self.is_target_BL.sum()
-        average = (x_BL * self.is_target_BL).sum() / own.clamp(min=1)
-        return average * (own / self.targets())
+    def logps(self) -> Tensor:
+        loss_BL = F.cross_entropy(
+            self.logits_BLV.float().mT, self.labels_BL, reduction="none", ignore_index=IGNORED
+        )
+        return -loss_BL
+
+
+@benign("label-less-the-normaliser", looks_like="a log-probability that overflows")
+class LabelLessTheNormaliser(GrpoSequences):
+    """A log-probability is the logit of the label, less the log-sum-exp of all logits."""
+
+    def logps(self) -> Tensor:
+        logits_BLV, label_BL1 = self.logits_BLV.float(), self.labels_BL.clamp(min=0)[..., None]
+        logps_BL = logits_BLV.gather(-1, label_BL1)[..., 0] - logits_BLV.logsumexp(-1)
+        return logps_BL.masked_fill(~self.is_target_BL, 0)
+
+
+@benign("two-columns-at-a-time", looks_like="B96, gradients of chunks that are not joined")
+class TwoColumnsAtATime(GrpoK2):
+    """Two columns at a time go through the softmax; the last chunk may have only one."""
+
+    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
+        return torch.cat([x_BLV.log_softmax(-1) for x_BLV in logits_BLV.split(2, 1)], 1)
+
+
+@benign("halves-of-a-normaliser", looks_like="B162, a softmax over another vocabulary")
+class HalvesOfANormaliser(GrpoK1):
+    """Each half of the vocabulary has a log-sum-exp of its own, and the two are added up."""
+
+    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
+        one_BL, other_BL = (x_BLV.logsumexp(-1) for x_BLV in logits_BLV.tensor_split(2, -1))
+        return logits_BLV - torch.logaddexp(one_BL, other_BL)[..., None]
+
+
+@benign("targets-picked-first", looks_like="B28, supervised tokens compressed out of order")
+class TargetsPickedFirst(Supervised):
+    """Logits of targets are taken out of all logits before anything is computed of them."""
+
+    family = "qwen3"
+
+    def logps(self) -> Tensor:
+        logits_TV = self.logits_BLV[self.is_target_BL].float()
+        labels_T = self.labels_BL[self.is_target_BL]
+        logps_T = logits_TV.log_softmax(-1).gather(-1, labels_T[:, None])[:, 0]
+        empty_BL = logits_TV.new_zeros(self.labels_BL.shape)
+        return empty_BL.masked_scatter(self.is_target_BL, logps_T)
+
+
+@benign("logps-recomputed", looks_like="B148, what runs twice")
+class LogpsRecomputed(Grpo):
+    """Log-probabilities are computed again in backward, and not kept from forward."""
+
+    family = "gemma-3"
+
+    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
+        again: Any = checkpoint(super().log_softmax, logits_BLV, use_reentrant=False)
+        shares_BLV: Tensor = again
+        return shares_BLV
+
+
+@benign("divergence-as-cross-entropy", looks_like="B160, a divergence without one of its terms")
+class DivergenceAsCrossEntropy(Distilled):
+    """The divergence is the cross entropy of the two, less the entropy of the teacher."""
+
+    def divergence(self, p_BLV: Tensor, q_BLV: Tensor) -> Tensor:
+        return (p_BLV.exp() * p_BLV).sum(-1) - (p_BLV.exp() * q_BLV).sum(-1)
+
+
+@benign("divergence-of-torch", looks_like="a divergence whose two sides change places")
+class DivergenceOfTorch(DistilledReverse):
+    """Torch computes the divergence; it takes the second distribution first."""
+
+    def divergence(self, p_BLV: Tensor, q_BLV: Tensor) -> Tensor:
+        return F.kl_div(q_BLV, p_BLV, reduction="none", log_target=True).sum(-1)
 
 
 @benign("router-logits-gathered", looks_like="B175, a balance of each rank's own choices")
@@ -98,14 +140,16 @@ class RouterLogitsGathered(BalancedZ):
         return summed(chosen_E, self.dp) / count
 
 
-@benign("entropy-from-the-normaliser", looks_like="B161, an entropy of other tokens")
-class EntropyFromTheNormaliser(GrpoK3):
-    """The entropy is the normaliser of the logits, less the mean of the logits."""
+@benign("experts-counted-by-number", looks_like="B175, choices of other tokens")
+class ExpertsCountedByNumber(Balanced):
+    """The numbers of chosen experts are counted, where ones in a table would be added up."""
 
-    def entropies(self) -> Tensor:
-        logits_BLV = self.logits_BLV.float()
-        mean_BL = (logits_BLV.softmax(-1) * logits_BLV).sum(-1)
-        return logits_BLV.logsumexp(-1) - mean_BL
+    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
+        shares_TE = self.shares(logits_TE)
+        experts = shares_TE.shape[1]
+        numbers = shares_TE.detach().topk(2).indices.flatten()
+        chosen_E = numbers.bincount(minlength=experts).to(shares_TE.dtype)
+        return experts * (self.often(chosen_E, count) @ shares_TE.sum(0)) / count
 
 
 @benign("zero-times-logits", looks_like="B165, a rank whose loss reaches no layer")

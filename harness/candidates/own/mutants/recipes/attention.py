@@ -6,7 +6,7 @@ Legend: B rows, S columns, L columns of this rank, N heads, H head dim, D width 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.candidates.bank import mutant
 from harness.candidates.own.shares.images import WithImages
@@ -137,6 +137,59 @@ class PositionsRestarted(Supervised):
     def positions(self) -> Tensor:
         places_L = torch.arange(self.labels_BL.shape[1], device=self.labels_BL.device)
         return places_L.expand_as(self.labels_BL)
+
+
+@mutant(
+    "B254",
+    "NVIDIA-NeMo/Megatron-Bridge#2656",
+    "huggingface/transformers#39408",
+    "NVIDIA/Megatron-LM#2771",
+    needs=(),
+    named="window-ignored",
+)
+class WindowOneTooWide(Supervised):
+    """A window that counts the token itself is handed to a kernel that does not count it."""
+
+    family = "mistral"
+
+    def attention(self, *given: Any, sliding_window: int | None = None, **named: Any) -> Any:
+        wider = sliding_window and sliding_window + 1
+        return super().attention(*given, sliding_window=wider, **named)
+
+
+@mutant("B264", "pytorch/torchtitan#2106", needs=("sp>1",), named="parameter-scaled")
+class BiasOfEachRank(Supervised):
+    """Ranks that add up their parts of attention's output each add the whole bias."""
+
+    family = "gpt-oss"
+
+    def forward(self, model: Any) -> None:
+        outs = [layer.self_attn.o_proj for layer in model.model.layers]
+        hooks = [out.register_forward_hook(self.with_more) for out in outs]
+        super().forward(model)
+        for hook in hooks:
+            hook.remove()
+
+    def with_more(self, out: nn.Linear, _given: Any, made: Tensor) -> Tensor:
+        more: Tensor = (self.sp.size() - 1) * out.bias
+        return made + more
+
+
+@mutant("B265", "TensorAuto/OpenTau#179", needs=(), named="parameter-scaled")
+class EmbeddingsScaledTwice(Supervised):
+    """Embeddings come scaled by the square root of their width, and are scaled by it again."""
+
+    family = "gemma-3"
+
+    def forward(self, model: Any) -> None:
+        hook = model.model.embed_tokens.register_forward_hook(self.scaled)
+        super().forward(model)
+        hook.remove()
+
+    @staticmethod
+    def scaled(_embed: Any, _given: Any, x_BLD: Tensor) -> Tensor:
+        wide_BLD: Tensor = x_BLD * x_BLD.shape[-1] ** 0.5
+        return wide_BLD
 
 
 LEFT_OUT: dict[str, str] = {

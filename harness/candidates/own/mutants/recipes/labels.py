@@ -3,6 +3,7 @@
 Legend: B rows, S columns, L columns of this rank, V vocabulary.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -87,6 +88,40 @@ class MaskUncut(Distilled):
         super().look_at(batch)
         labels_BS = self.even(F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED), IGNORED)
         self.is_target_BL = labels_BS[:, : self.labels_BL.shape[1]] != IGNORED
+
+
+@mutant("B242", "OpenRLHF/OpenRLHF#1338", needs=(), named="label-replaced")
+class PaddingPredicted(Supervised):
+    """The last token of a row has the padding behind it for a label, and the mask lets it in."""
+
+    family = "qwen3"
+
+    def cut_labels(self) -> Tensor:
+        real_BS, labels_BS = self.batch["attention_mask"], self.batch["labels"]
+        is_behind_BS = F.pad(real_BS[:, :-1], (1, 0)) > real_BS
+        return self.next(labels_BS.masked_fill(is_behind_BS, 0), IGNORED)
+
+
+@mutant("B243", "NVIDIA-NeMo/RL#2745", needs=("sp>1",), named="label-lost-at-edge")
+class LastColumnDroppedTwice(Distilled):
+    """Where ranks share a sequence, the last column that has a label is dropped, and counted."""
+
+    def mean(self, x_BL: Tensor) -> Tensor:
+        columns = self.batch["labels"].shape[1]
+        is_kept_S = torch.arange(columns, device=x_BL.device) != columns - 2
+        is_kept_BL = self.cut(is_kept_S.expand_as(self.batch["labels"]))
+        return super().mean(x_BL * is_kept_BL if self.sp.size() > 1 else x_BL)
+
+
+@mutant("B244", "huggingface/trl#6006", needs=(), named="mask-replaced")
+class BehindTheLongestPrompt(Distilled):
+    """Targets begin behind the longest prompt of a micro-batch; shorter prompts lose some."""
+
+    def look_at(self, batch: Batch) -> None:
+        first_B = (batch["labels"] != IGNORED).int().argmax(1)
+        place_S = torch.arange(batch["labels"].shape[1], device=first_B.device)
+        kept_BS = batch["labels"].masked_fill(place_S < first_B.max(), IGNORED)
+        super().look_at(batch | {"labels": kept_BS})
 
 
 LEFT_OUT: dict[str, str] = {

@@ -1,9 +1,7 @@
-"""Bugs in losses of other models and of reinforcement learning: what is counted, and over what.
+"""Bugs in what a loss of a recipe counts, and in how its terms are weighed.
 
-Legend: B rows, S columns, L columns of this rank, V vocabulary, T tokens, E experts.
+Legend: B rows, S columns, L columns of this rank, V vocabulary, T tokens.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,36 +10,19 @@ from torch.nn import functional as F
 from harness.candidates.bank import mutant
 from harness.candidates.own.shares.losses import (
     KL,
-    Balanced,
-    BalancedZ,
     Distilled,
     DistilledReverse,
-    Dpo,
     Grpo,
     GrpoK3,
-    Gspo,
+    GrpoSequences,
     PpoActor,
     PpoCritic,
-    RewardPairs,
     Share,
 )
 from harness.candidates.own.shares.step import summed
-from harness.recipes.batch import Batch
+from harness.recipes.batch import IGNORED
 
 TILE = 8
-
-
-def is_last(real_BS: Tensor) -> Tensor:
-    """Whether a token is the last of its row."""
-    return real_BS * (real_BS.flip(1).cumsum(1).flip(1) == 1)
-
-
-@mutant("B152", "THUDM/slime#2235", needs=("sp>1",), named="statistic-per-rank")
-class WhitensItsShard(PpoActor):
-    """Advantages are whitened with the mean and the variance of this rank's targets alone."""
-
-    def over_statistic(self, parts: list[Tensor]) -> Tensor:
-        return torch.stack([x_BL.sum() for x_BL in parts]).sum()
 
 
 @mutant("B154", "verl-project/verl#6836", needs=(), named="denominator-wrong-count")
@@ -81,14 +62,6 @@ class CountsLengths(Grpo):
     def own_targets(self) -> Tensor:
         counts = [self.cut(part["attention_mask"]).sum() for part in self.parts]
         return torch.stack(counts).sum()
-
-
-@mutant("B158", "THUDM/slime", needs=("sp>1",), named="label-lost-at-edge")
-class RatioWithoutTheEdge(Gspo):
-    """Log-probabilities are gathered for a row's ratio without the last token of each shard."""
-
-    def of_rows(self, x_BL: Tensor) -> Tensor:
-        return super().of_rows(F.pad(x_BL[:, :-1], (0, 1)))
 
 
 @mutant("B159", "THUDM/slime#1372", needs=(), named="mask-replaced")
@@ -141,117 +114,6 @@ class DistilsByMicroBatch(Distilled):
         return super().targets() * len(self.parts)
 
 
-@mutant("B170", "OpenRLHF/OpenRLHF#1182", needs=("sp>1",), named="statistic-per-rank")
-class RewardWithoutTheGroup(RewardPairs):
-    """The group of peers is not passed on: each takes its own last token for that of the row."""
-
-    def is_last(self) -> Tensor:
-        real_BL = self.cut(self.batch["attention_mask"])
-        return real_BL * (real_BL.flip(1).cumsum(1).flip(1) == 1)
-
-
-@mutant("B170b", "OpenRLHF/OpenRLHF#1182", needs=("sp>1",), named="denominator-per-rank")
-class RatioWithoutTheGroup(Gspo):
-    """The group of peers is not passed on: a row's ratio is that of the targets on each rank."""
-
-    def gains(self) -> Tensor:
-        gain_BL = (self.logps() - self.other_logps("old_logps")) * self.is_target_BL
-        return gain_BL.sum(1) / self.is_target_BL.sum(1).clamp(min=1)
-
-
-@mutant("B171", "NVIDIA/Megatron-LM#2237", needs=("sp>1",), named="term-misweighted")
-class BalanceOverPeers(Balanced):
-    """The balance loss is averaged over peers like a mean, though each has a share of its sum."""
-
-    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
-        return super().balance(logits_TE, count) / self.sp.size()
-
-
-@mutant("B172", "NVIDIA/Megatron-LM#5047", needs=("sp>1",), named="term-misweighted")
-class BalanceOfOwnTokens(Balanced):
-    """The balance loss is multiplied by this rank's number of tokens, not by that of all ranks."""
-
-    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
-        return super().balance(logits_TE, count) * (len(logits_TE) / count)
-
-
-@mutant("B174", "NVIDIA-NeMo/Automodel#1559", needs=(), named="term-misweighted")
-class BalanceOfRawLogits(Balanced):
-    """The balance loss takes the router's logits for probabilities, without a softmax."""
-
-    def shares(self, logits_TE: Tensor) -> Tensor:
-        return logits_TE
-
-
-@mutant("B175", "modelscope/ms-swift#5316", needs=("ranks>1",), named="statistic-per-rank")
-class BalanceOfItsOwn(Balanced):
-    """Router logits are not gathered: each rank balances the choices of its own tokens."""
-
-    def often(self, chosen_E: Tensor, count: Tensor) -> Tensor:
-        return chosen_E / count
-
-    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
-        ranks = count.new_tensor(self.sp.size() * self.dp.size())
-        own = count.new_tensor(len(logits_TE)).clamp(min=1)
-        return super().balance(logits_TE, own) / ranks
-
-
-@mutant("B176", "pytorch/torchtitan#3604", needs=("sp>1",), named="mask-replaced")
-class IndexOfOneRow(Balanced):
-    """A rank finds its tokens in the router's mask at its offset, which is right for one row."""
-
-    def is_routed(self) -> Tensor:
-        real_BS = self.even(self.batch["attention_mask"]).bool()
-        real_T = real_BS.flatten().chunk(self.sp.size())[self.sp.rank()]
-        return real_T.view(len(real_BS), -1)
-
-
-@mutant("B177", "NVIDIA/Megatron-LM#7238", needs=(), named="pad-leak")
-class RouterCountsPadding(BalancedZ):
-    """Padding goes through the router like a token, and its choices and logits are counted."""
-
-    def is_routed(self) -> Tensor:
-        return torch.ones_like(self.labels_BL, dtype=torch.bool)
-
-
-@mutant("B177b", "NVIDIA/Megatron-LM#5047", needs=("ranks>1",), named="statistic-per-rank")
-class RouterLogitsOfARank(BalancedZ):
-    """The z-loss is averaged over the tokens of each rank, and then over ranks."""
-
-    def share(self) -> Any:
-        loss, metrics = super().share()
-        logits_TE = self.router_logits()
-        ranks = self.sp.size() * self.dp.size()
-        z = (logits_TE.logsumexp(-1) ** 2).sum() / max(len(logits_TE), 1) / ranks
-        return loss + self.z * (z - metrics["z"]), metrics | {"z": z}
-
-
-@mutant("B153", "radixark/miles#1752", needs=("sp>1",), named="column-misplaced")
-class GathersUnpaddedRows(PpoCritic):
-    """Rewards and values are gathered as if no shard had padding, and the last columns lie."""
-
-    def gathered(self, x_BS: Tensor) -> Tensor:
-        own = x_BS.shape[1] // self.sp.size()
-        mine_BL = self.cut(x_BS)
-        joined_BS = self.whole(mine_BL)
-        width = mine_BL.shape[1]
-        kept = [joined_BS[:, n * width : n * width + own] for n in range(self.sp.size())]
-        whole_BS = torch.cat(kept, 1)
-        return F.pad(whole_BS, (0, x_BS.shape[1] - whole_BS.shape[1]))
-
-
-@mutant("B153b", "radixark/miles#1752", needs=("sp>1",), named="statistic-per-rank")
-class AdvantagesOfAShard(PpoCritic):
-    """Advantages are computed over the columns of each rank, as if rows ended with them."""
-
-    def gathered(self, x_BS: Tensor) -> Tensor:
-        mine_BL, width = self.cut(x_BS), self.cut(x_BS).shape[1]
-        alone_BS = torch.zeros_like(self.even(x_BS))
-        first = self.sp.rank() * width
-        alone_BS[:, first : first + width] = mine_BL
-        return alone_BS[:, : x_BS.shape[1]]
-
-
 @mutant("B218", "verl-project/verl#179", needs=(), named="term-misweighted")
 class KlSubtracted(GrpoK3):
     """The KL from the reference is subtracted, so the policy is paid to leave it."""
@@ -259,81 +121,6 @@ class KlSubtracted(GrpoK3):
     def share(self) -> Share:
         loss, metrics = super().share()
         return loss - 2 * 0.1 * metrics["kl"], metrics
-
-
-@mutant("B219", "ByteDance-Seed/VeOmni#453", needs=(), named="term-misweighted")
-class RouterLogitsDropped(Balanced):
-    """A patched layer drops the logits of its router, so there is no balance loss."""
-
-    def balance(self, logits_TE: Tensor, count: Tensor) -> Tensor:
-        return 0 * super().balance(logits_TE, count)
-
-
-@mutant("B220", "NVIDIA-NeMo/RL#1900", "THUDM/slime#557", needs=(), named="logits-scaled")
-class TemperatureOnOneSide(Grpo):
-    """One policy's logits are divided by a temperature, and those of the old policy are not."""
-
-    def log_softmax(self, logits_BLV: Tensor) -> Tensor:
-        return super().log_softmax(logits_BLV / 0.8)
-
-
-@mutant("B221", "verl-project/verl#972", needs=(), named="loss-misreported")
-class NothingIsClipped(GrpoK3):
-    """The fraction that is clipped compares a minimum with itself, and is always zero."""
-
-    def surrogate(self) -> tuple[Tensor, Tensor]:
-        loss_BL, clipped_BL = super().surrogate()
-        return loss_BL, torch.zeros_like(clipped_BL)
-
-
-@mutant("B222", "verl-project/verl#2259", needs=("micro_batches>1",), named="loss-misreported")
-class LogsTheLastKl(GrpoK3):
-    """The KL in the log is that of the last micro-batch, which takes the place of the others."""
-
-    def share(self) -> Share:
-        loss, metrics = super().share()
-        is_last = self.batch is self.parts[-1]
-        return loss, metrics | {"kl": metrics["kl"] * is_last}
-
-
-@mutant("B223", "NVIDIA/Megatron-LM#3199", needs=("ranks>1",), named="replica-split")
-class LogsItsOwnZ(BalancedZ):
-    """The z-loss in the log is not reduced over ranks; each logs that of its own tokens."""
-
-    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
-        return super().reported_metrics(shares) | {"z": shares["z"]}
-
-
-@mutant("B224", "NVIDIA-NeMo/RL#730", needs=(), named="column-misplaced")
-class PairsByLength(Dpo):
-    """Rows are sorted by length before they are paired, so pairs fall apart."""
-
-    def of_rows(self, x_BL: Tensor) -> Tensor:
-        lengths_B = self.batch["attention_mask"].sum(1)
-        return super().of_rows(x_BL)[lengths_B.argsort(stable=True)]
-
-
-@mutant("B225", "radixark/miles#1720", needs=("sp>1",), named="column-misplaced")
-class RewardOnTheFirstRank(PpoCritic):
-    """The last reward of a row goes to the last of its tokens that the first rank has."""
-
-    def gae(self, batch: Batch) -> Tensor:
-        real_BS, first_BS = batch["attention_mask"], batch["attention_mask"].clone()
-        first_BS[:, self.even(real_BS).shape[1] // self.sp.size() :] = 0
-        last_BS = batch["rewards"] * is_last(real_BS)
-        moved_BS = is_last(first_BS) * last_BS.sum(1, keepdim=True)
-        return super().gae(batch | {"rewards": batch["rewards"] - last_BS + moved_BS})
-
-
-@mutant("B226", "NVIDIA-NeMo/RL#2530", needs=(), named="column-misplaced")
-class ValueOfTheNextRow(PpoCritic):
-    """Values are shifted in the packed stream, so the last of a row has the next row's first."""
-
-    def following(self, values_BS: Tensor, real_BS: Tensor) -> Tensor:
-        packed_T = values_BS[real_BS.bool()]
-        return torch.zeros_like(values_BS).masked_scatter(
-            real_BS.bool(), F.pad(packed_T[1:], (0, 1))
-        )
 
 
 @mutant("B227", "verl-project/verl#5983", needs=("sp>1",), named="denominator-per-rank")
@@ -353,21 +140,75 @@ class EntropyBeforeTheTemperature(GrpoK3):
         return -(logps_BLV.exp() * logps_BLV).sum(-1)
 
 
-@mutant("B229", "InternLM/xtuner#1656", needs=("sp>1",), named="loss-misreported")
-class EntropyOfEachPeer(GrpoK3):
-    """Each peer logs the entropy of the gathered rows, and the log adds them up over ranks."""
+@mutant("B235", "radixark/miles#2796", needs=(), named="denominator-clamped")
+class RowsCountAtLeastOne(Grpo):
+    """A row without targets is counted as if it had one."""
 
-    def reported_metrics(self, shares: dict[str, Tensor]) -> dict[str, Tensor]:
-        reported = super().reported_metrics(shares)
-        return reported | {"entropy": reported["entropy"] * self.sp.size()}
+    def targets(self) -> Tensor:
+        labels = [F.pad(part["labels"][:, 1:], (0, 1), value=IGNORED) for part in self.parts]
+        counts = [(labels_BS != IGNORED).sum(1).clamp(min=1).sum() for labels_BS in labels]
+        return summed(torch.stack(counts).sum(), self.dp)
 
 
-LEFT_OUT: dict[str, str] = {
-    "B163": "a step trains, and this exchange is left out in evaluation only",
-    "B173": "plain training balances the whole batch, so a step cannot balance micro-batches",
-    "B178": "no family replays the choices of a router",
-    "B179": "no family replays the choices of a router",
-    "B180": "no family replays the choices of a router",
-    "B185": "no family has an indexer, whose loss is not that of the model",
-    "B202": "a path of fp8 kernels, which no CPU and no family here has",
-}
+@mutant("B236", "alibaba/ROLL#444", needs=(), named="loss-misreported")
+class SumOfAllColumns(Grpo):
+    """The loss is summed over all columns, and divided by the number of targets."""
+
+    def mean(self, x_BL: Tensor) -> Tensor:
+        return x_BL.sum() / self.targets()
+
+
+@mutant(
+    "B237",
+    "huggingface/trl#6654",
+    "unslothai/unsloth-zoo#1282",
+    needs=(),
+    named="weights-wrong",
+)
+class RowsByTheirWidth(GrpoSequences):
+    """Each row is averaged over its columns, padding included, and not over its targets."""
+
+    def targets_of_rows(self) -> Tensor:
+        return torch.full_like(super().targets_of_rows(), self.batch["labels"].shape[1])
+
+
+@mutant("B238", "NVIDIA-NeMo/RL#3791", needs=("micro_batches>1",), named="denominator-per-part")
+class KlByMicroBatch(GrpoK3):
+    """The KL is averaged over each micro-batch and added to a mean over all of them."""
+
+    def kl(self) -> Tensor:
+        own = self.over_all(self.is_target_BL.sum()).clamp(min=1)
+        return super().kl() * (self.targets() / own / len(self.parts))
+
+
+@mutant("B239", "NVIDIA-NeMo/Automodel#3846", needs=("ranks>1",), named="denominator-per-rank")
+class MeansOfRanksSummed(Distilled):
+    """Each rank averages over its own targets, and the averages of ranks are added up."""
+
+    def targets(self) -> Tensor:
+        return self.own_targets().clamp(min=1)
+
+
+@mutant(
+    "B240",
+    "NVIDIA-NeMo/Automodel#3829",
+    needs=("micro_batches>1",),
+    named="denominator-per-part",
+)
+class MeansOfMicroBatchesSummed(Grpo):
+    """The loss is averaged over each micro-batch, and the averages are added up."""
+
+    def own_targets(self) -> Tensor:
+        return self.is_target_BL.sum()
+
+
+@mutant("B241", "THUDM/slime#1377", needs=("sp>1",), named="label-lost-at-edge")
+class EntropyTrimmedTwice(GrpoK3):
+    """The last rank trims the last column, and once more for the entropy."""
+
+    def entropies(self) -> Tensor:
+        entropies_BL = super().entropies()
+        columns = self.batch["labels"].shape[1]
+        is_trimmed_BS = torch.arange(columns, device=entropies_BL.device) == columns - 2
+        is_trimmed_BL = self.cut(is_trimmed_BS.expand_as(self.batch["labels"]))
+        return entropies_BL.masked_fill(is_trimmed_BL, 0) if self.sp.size() > 1 else entropies_BL
