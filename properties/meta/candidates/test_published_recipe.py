@@ -61,6 +61,7 @@ def test_a_right_step_passes_and_its_loss_and_every_gradient_are_compared(
     }
 
 
+@pytest.mark.slow
 def test_what_a_library_replaces_in_its_process_does_not_reach_plain_training(
     pool: RankPool,
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_right_step_agrees_with_it_and_a_wrong_one_does_not(
     assert document["unconfirmed"] == {}
 
 
+@pytest.mark.slow
 def test_a_recipe_that_has_changed_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_stack_of_a_thread_that_python_did_not_start_comes_last(
     assert "in sleep\n" in other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["IMPORTS_SLOWLY", "IMPORTS_ELSEWHERE"])
 def test_a_rank_that_imports_a_library_does_not_count_as_hanging(
     pool: RankPool, name: str
@@ -255,6 +256,7 @@ def test_a_rank_that_sends_garbage_is_named(fault_of: Expect) -> None:
     assert fault.ranks[0].startswith("rank 0: ")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_in_the_middle_of_a_case_is_named(fault_of: Expect) -> None:
     fault = fault_of(faulty("STOPS"))
     assert (fault.kind, fault.rank) == (Kind.HUNG, 1)

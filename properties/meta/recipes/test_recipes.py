@@ -254,6 +254,7 @@ def test_a_metric_of_the_recipe_need_not_be_returned(pool: RankPool) -> None:
         assert "metric.clipped" not in {result.key for result in comparison.measured.keys}
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_misspelled_is_a_fault_that_names_the_one_that_is_near(
     pool: RankPool,
 ) -> None:

@@ -107,6 +107,7 @@ def test_ctrl_c_ends_everything_at_once(stage: str, whole_group: bool) -> None:
     assert left_behind(address) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["pool", "controller"])
 def test_a_daemon_that_a_candidate_starts_is_ended_with_its_pool_or_controller(ends: str) -> None:
     if ends == "pool":

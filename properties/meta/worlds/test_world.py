@@ -338,7 +338,7 @@ def test_under_torchrun_a_crash_and_a_hang_are_faults_and_the_campaign_goes_on()
     faulty = PLANTED / "faulty.py"
     words = (
         f"check --candidate {faulty}:DIES --candidate {faulty}:SPINS --candidate "
-        "native-local --sp 2 --dp 1 --cases 4 --json --no-diagnose --deadline 3"
+        "native-local --sp 2 --dp 1 --cases 2 --json --no-diagnose --deadline 3"
     )
     with under_torchrun(Hosts(), 1, "-m", "harness", *words.split()) as (first, _):
         output, _ = first.communicate(timeout=PATIENCE)
