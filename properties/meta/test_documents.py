@@ -81,6 +81,7 @@ def run_check(pool: RankPool, code: str) -> tuple[str, Tally, str]:
     return summary.verdict, tally, output.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_the_tutorial_candidate_is_short_and_passes(harness_pool: RankPool) -> None:
     assert len(tutorial().splitlines()) < MAX_CANDIDATE_LINES

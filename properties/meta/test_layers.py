@@ -85,6 +85,7 @@ def test_a_rank_connects_and_finds_its_world_without_any_large_library() -> None
     assert not {"torch", "numpy", "hypothesis"} & loaded
 
 
+@pytest.mark.slow
 def test_help_takes_less_than_twice_what_importing_its_libraries_takes() -> None:
     """On two idle cores it takes 0.17 s, and importing 0.11 s."""
 

@@ -35,6 +35,7 @@ def test_a_check_of_one_case_judges_the_notebooks_batch(
     assert set(summary["candidates"]) == {"native-gather", "native-local"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_all_small_cases_are_counted_beforehand_and_the_last_line_says_that_all_of_them_passed(
     capsys: pytest.CaptureFixture[str],
@@ -151,6 +152,7 @@ def test_a_campaign_in_which_no_rank_needs_anything_of_another_is_a_fault(
     assert closing in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_pool")
 def test_a_log_shows_progress_and_each_failure_before_it_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -279,6 +279,7 @@ def test_a_candidate_that_does_not_load_leaves_other_ranks_ready(
         assert isinstance(pool.run(ALONE, locate(f"{two_files[0]}:STEP")), Assembly)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_ranks_of_every_folder(
     two_files: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,

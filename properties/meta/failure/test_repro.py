@@ -63,6 +63,7 @@ def repro(capsys: pytest.CaptureFixture[str]) -> Repro:
     return run
 
 
+@pytest.mark.slow
 def test_a_bundle_is_found_by_path_id_and_name_and_its_failure_is_the_same(
     diverged: Comparison, repro: Repro
 ) -> None:

@@ -266,6 +266,7 @@ def test_a_metric_that_is_misspelled_is_a_fault_that_names_the_one_that_is_near(
     )
 
 
+@pytest.mark.slow
 def test_a_wrong_loss_of_right_modules_says_so(pool: RankPool) -> None:
     wrong = judged("llama__distilled_reverse__other_direction", 6, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)

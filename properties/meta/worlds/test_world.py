@@ -230,6 +230,7 @@ def test_a_single_process_and_a_rank_have_no_world(
     assert World.here() is None
 
 
+@pytest.mark.slow
 def test_missing_and_uneven_processes_of_a_launcher_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
