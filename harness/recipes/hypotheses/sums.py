@@ -58,7 +58,7 @@ def of_counts() -> list[Hypothesis]:
     found += [
         Hypothesis(
             "gradient-partial",
-            f"{how}, if each is averaged by its {counted}",
+            f"{how}, each weighed by its {counted}",
             parts=partial(_fading, size=size, kept=kept),
         )
         for how, kept in FADING.items()
@@ -91,7 +91,7 @@ def _divided_by_micro_batches(batch: Batch, _case: Case) -> Parts:
     return [(1 / len(batch["micro_batch"].unique()), batch)]
 
 
-# What is left of the gradient of a micro-batch after each one that follows, if there are so many.
+# What each later micro-batch leaves of the gradients before it, given the number of micro-batches.
 FADING: dict[str, Callable[[int], float]] = {
     "each replica has the gradients of its last micro-batch alone": lambda _count: 0.0,
     "gradients of earlier micro-batches are divided again": lambda count: 1 / count,
@@ -168,9 +168,15 @@ def _columns(row: Batch) -> int:
 ROW_WEIGHTS: dict[str, RowWeight] = {
     "its targets": lambda row, rows: _targets(row) / _targets(rows),
     "its tokens": lambda row, rows: _tokens(row) / _tokens(rows),
-    "its targets for each column": lambda row, rows: _targets(row) / _columns(row) / _rows(rows),
-    "its tokens for each target": lambda row, rows: _tokens(row) / _targets(row) / _rows(rows),
-    "its columns for each target": lambda row, rows: _columns(row) / _targets(row) / _rows(rows),
+    "its targets divided by its columns": lambda row, rows: (
+        _targets(row) / _columns(row) / _rows(rows)
+    ),
+    "its tokens divided by its targets": lambda row, rows: (
+        _tokens(row) / _targets(row) / _rows(rows)
+    ),
+    "its columns divided by its targets": lambda row, rows: (
+        _columns(row) / _targets(row) / _rows(rows)
+    ),
 }
 
 
