@@ -15,22 +15,20 @@ class OfExperts(Supervised):
 
     family = "qwen3-moe"
 
-    def forward(self, model: Any) -> None:
+    def hooks(self, model: Any) -> list[Any]:
         hooks = []
         for module in model.modules():
             if type(module).__name__.endswith("Router"):
-                hooks.append(
-                    module.register_forward_hook(lambda _, _given, out: self.routed_to(*out))
-                )
+                hooks.append(module.register_forward_hook(self._after_router))
             if type(module).__name__.endswith("Experts"):
-                hooks.append(
-                    module.register_forward_hook(
-                        lambda experts, given, _out: self.computed_by(experts, *given)
-                    )
-                )
-        super().forward(model)
-        for hook in hooks:
-            hook.remove()
+                hooks.append(module.register_forward_hook(self._after_experts))
+        return hooks
+
+    def _after_router(self, _router: Any, _given: Any, out: Any) -> Any:
+        return self.routed_to(*out)
+
+    def _after_experts(self, experts: Any, given: Any, _out: Any) -> Any:
+        return self.computed_by(experts, *given)
 
     def routed_to(self, logits_TE: Tensor, weights_TK: Tensor, chosen_TK: Tensor) -> Any:
         return logits_TE, weights_TK, chosen_TK

@@ -160,13 +160,20 @@ class Supervised(Step):
 
     # The model
 
+    def hooks(self, model: Any) -> list[Any]:  # noqa: ARG002 - a mutant's are on the model
+        """Return the hooks that are on the model while it computes."""
+        return []
+
     def forward(self, model: Any) -> None:
         # A tower has other attention, and is done before.
         inputs, real_BS = self.inputs(model), self.even(self.batch["attention_mask"]).bool()
+        hooks = self.hooks(model)
         with ulysses.computing_in_parts(
             model, real_BS, self.sp, attend=self.attention, whole=self.whole, own=self.own
         ) as seen:
             self.out = model(**inputs, **seen, **self.asked)
+        for hook in hooks:
+            hook.remove()
         self.logits_BLV: Tensor = self.out.logits
 
     def inputs(self, model: Any) -> dict[str, Any]:  # noqa: ARG002 - one with images needs it

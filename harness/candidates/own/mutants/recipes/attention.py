@@ -163,12 +163,9 @@ class BiasOfEachRank(Supervised):
 
     family = "gpt-oss"
 
-    def forward(self, model: Any) -> None:
+    def hooks(self, model: Any) -> list[Any]:
         outs = [layer.self_attn.o_proj for layer in model.model.layers]
-        hooks = [out.register_forward_hook(self.with_more) for out in outs]
-        super().forward(model)
-        for hook in hooks:
-            hook.remove()
+        return [out.register_forward_hook(self.with_more) for out in outs]
 
     def with_more(self, out: nn.Linear, _given: Any, made: Tensor) -> Tensor:
         more: Tensor = (self.sp.size() - 1) * out.bias
@@ -181,10 +178,8 @@ class EmbeddingsScaledTwice(Supervised):
 
     family = "gemma-3"
 
-    def forward(self, model: Any) -> None:
-        hook = model.model.embed_tokens.register_forward_hook(self.scaled)
-        super().forward(model)
-        hook.remove()
+    def hooks(self, model: Any) -> list[Any]:
+        return [model.model.embed_tokens.register_forward_hook(self.scaled)]
 
     @staticmethod
     def scaled(_embed: Any, _given: Any, x_BLD: Tensor) -> Tensor:

@@ -49,22 +49,17 @@ class ConstantKl(GrpoK3):
 class OnlyTheHeadLearns(Grpo):
     """A fused head asks a detached copy whether a gradient is wanted, and hands none below."""
 
-    def forward(self, model: Any) -> None:
-        hook = model.lm_head.register_forward_pre_hook(lambda _, given: (given[0].detach(),))
-        super().forward(model)
-        hook.remove()
+    def hooks(self, model: Any) -> list[Any]:
+        return [model.lm_head.register_forward_pre_hook(lambda _, given: (given[0].detach(),))]
 
 
 @mutant("B206", "NVIDIA-NeMo/Automodel#2995", needs=(), named="gradient-partial")
 class RouterLearnsBalanceAlone(Balanced):
     """The weights of experts leave the graph, and a router learns from its own loss alone."""
 
-    def forward(self, model: Any) -> None:
+    def hooks(self, model: Any) -> list[Any]:
         routers = [m for m in model.modules() if type(m).__name__.endswith("Router")]
-        hooks = [router.register_forward_hook(self.detached) for router in routers]
-        super().forward(model)
-        for hook in hooks:
-            hook.remove()
+        return [router.register_forward_hook(self.detached) for router in routers]
 
     @staticmethod
     def detached(_router: Any, _given: Any, out: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -99,11 +94,8 @@ class TilesOfAFlatGradient(Supervised):
 
     family = "mistral"
 
-    def forward(self, model: Any) -> None:
-        hooks = [layer.mlp.register_forward_pre_hook(self.tiled) for layer in model.model.layers]
-        super().forward(model)
-        for hook in hooks:
-            hook.remove()
+    def hooks(self, model: Any) -> list[Any]:
+        return [layer.mlp.register_forward_pre_hook(self.tiled) for layer in model.model.layers]
 
     @staticmethod
     def tiled(_block: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -180,12 +172,9 @@ class LatentSummedTwice(Supervised):
 
     family = "deepseek-v3"
 
-    def forward(self, model: Any) -> None:
+    def hooks(self, model: Any) -> list[Any]:
         norms = [layer.self_attn.kv_a_layernorm for layer in model.model.layers]
-        hooks = [norm.register_forward_pre_hook(self.summed_again) for norm in norms]
-        super().forward(model)
-        for hook in hooks:
-            hook.remove()
+        return [norm.register_forward_pre_hook(self.summed_again) for norm in norms]
 
     def summed_again(self, _norm: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         latent = given[0].view_as(given[0])
