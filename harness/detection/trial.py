@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from harness.against import ITSELF, Against
@@ -91,7 +92,8 @@ def try_mutant(
             **trial,
         )
     seconds = _seconds_since(started)
-    small = add_diagnosis(shrink(first) if shrink else first, session)
+    # A name must not depend on how fast the machine is, and these steps are small.
+    small = add_diagnosis(shrink(first) if shrink else first, session, seconds=inf)
     return Trial(
         cases=verdicts.total(),
         seconds=seconds,

@@ -6,16 +6,15 @@ wrong, all gradients of the step are what it predicts, or that times one factor.
 is tried on each term of the loss alone (`term_diagnosis`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
-from harness.case import Case
 from harness.compare import Comparison, Look
 from harness.judge.job import Job
 from harness.judge.term_diagnosis import name_by_term
-from harness.judge.wrong_case import MOST_FAULTS, WRONG, WrongCase, fit, wrong_cases
+from harness.judge.wrong_case import WRONG, Predict, Predictor, WrongCase, fit, wrong_cases
 from harness.ranks.pool import RankPool
-from harness.trace import Assembly, Trace
 
 
 def diagnose_by_recipe(
@@ -25,38 +24,34 @@ def diagnose_by_recipe(
     wrongs = list(islice(wrong_cases(failure, job, pool, has_time), WRONG))
     if len(wrongs) < 2:
         return ()
-    look = _name_by_loss(wrongs, job, pool) or name_by_term(wrongs, job, pool, has_time)
+    names, predictor = pool.hypotheses(job.recipe), partial(Predictor, job, pool, has_time)
+    look = _name_by_loss(wrongs, names, predictor()) or name_by_term(wrongs, names, predictor())
     return (look,) if look else ()
 
 
-def _name_by_loss(wrongs: list[WrongCase], job: Job, pool: RankPool) -> Look | None:
-    names = list(pool.hypotheses(job.recipe))
-    factors: dict[str, set[str]] = {name: set() for name in names}
-    for wrong in wrongs:
-        predictions = _predictions(names, wrong.case, job, pool)
-        fits = {name: fit(wrong, trace) for name, trace in predictions.items()}
-        names = [name for name in names if fits.get(name) is not None]
-        for name in names:
-            factors[name].add(fits[name] or "")
-        if not names:
-            return None
-    anomaly, _, how = names[0].partition(": ")
-    scales = sorted(filter(None, factors[names[0]]))
-    scaled = f", {' or '.join(scales)}" if scales else ""
-    why = f"{how}; this predicts all gradients of {len(wrongs)} cases that go wrong{scaled}"
-    return Look(anomaly, why, how=how)
-
-
-def _predictions(names: list[str], case: Case, job: Job, pool: RankPool) -> dict[str, Trace]:
-    """Return what each hypothesis gives on a case; without those that cannot be computed."""
-    predictions: dict[str, Trace] = {}
-    faults = 0
+def _name_by_loss(
+    wrongs: Sequence[WrongCase], names: Sequence[str], predict: Predict
+) -> Look | None:
+    """Return the first hypothesis that fits all wrong cases; None if there is none."""
     for name in names:
-        outcome = pool.run(case, job.recipe, oracle=True, plain=name)
-        if isinstance(outcome, Assembly):
-            predictions[name] = outcome.trace
-        else:
-            faults += 1
-        if faults == MOST_FAULTS:
-            break
-    return predictions
+        factors = _factors(wrongs, name, predict)
+        if factors is None:
+            continue
+        anomaly, _, how = name.partition(": ")
+        scales = sorted(filter(None, factors))
+        scaled = f", {' or '.join(scales)}" if scales else ""
+        why = f"{how}; this predicts all gradients of {len(wrongs)} cases that go wrong{scaled}"
+        return Look(anomaly, why, how=how)
+    return None
+
+
+def _factors(wrongs: Sequence[WrongCase], name: str, predict: Predict) -> set[str] | None:
+    """Return by what factors a hypothesis fits the wrong cases; None if it misses one."""
+    factors = set()
+    for wrong in wrongs:
+        prediction = predict(wrong.case, name)
+        factor = None if prediction is None else fit(wrong, prediction)
+        if factor is None:
+            return None
+        factors.add(factor)
+    return factors

@@ -6,18 +6,16 @@ says what a term is multiplied by, factors are fitted: one for plain training's 
 the hypothesis.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
-from harness.case import Case
 from harness.compare import Look
 from harness.compare.term_fit import fit_terms, with_terms
-from harness.judge.job import Job
-from harness.judge.wrong_case import MOST_FAULTS, WrongCase, fit
-from harness.ranks.pool import RankPool
+from harness.judge.wrong_case import Predict, WrongCase, fit
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.recipe import TERM
-from harness.trace import METRIC, Assembly, Trace
+from harness.trace import METRIC, Trace
 
 # The name of a term that is right but for how much of it counts.
 MISWEIGHTED = "term-misweighted"
@@ -32,7 +30,8 @@ class Guess:
     hypothesis: str
     # How much of it each wrong case has too much.
     surplus: list[float] = field(default_factory=list)
-    # Whether the hypothesis changed more than the weight of the term in one of the cases.
+    # Whether there is no hypothesis, or it changed more than the weight of the term in one of the
+    # cases. One that comes to the right term in all cases says nothing.
     is_told_apart: bool = False
 
     def look(self) -> Look:
@@ -47,38 +46,20 @@ class Guess:
 
 
 def name_by_term(
-    wrongs: Sequence[WrongCase], job: Job, pool: RankPool, has_time: Callable[[], bool]
+    wrongs: Sequence[WrongCase], names: Sequence[str], predict: Predict
 ) -> Look | None:
     """Return the first guess that fits all wrong cases; None if there is none."""
     if any(wrong.is_scaled for wrong in wrongs):
         # A term that is the whole loss would fit.
         return None
-    faults = 0
-
-    def run(case: Case, variant: str) -> Trace | None:
-        nonlocal faults
-        if faults == MOST_FAULTS or not has_time():
-            return None
-        outcome = pool.run(case, job.recipe, oracle=True, plain=variant)
-        faults += not isinstance(outcome, Assembly)
-        return outcome.trace if isinstance(outcome, Assembly) else None
-
-    hypotheses = ("", *pool.hypotheses(job.recipe), *of_terms())
-    guesses: list[Guess] | None = None
-    for wrong in wrongs:
-        plain = run(wrong.case, "plain")
-        if plain is None:
-            return None
-        if guesses is None:
-            guesses = list(_guesses(plain, hypotheses))
-        names = dict.fromkeys(guess.term for guess in guesses)
-        terms = {name: run(wrong.case, f"{TERM}{name}: ") for name in names}
-        guesses = [
-            guess for guess in guesses if _holds(guess, wrong, plain, terms[guess.term], run)
-        ]
-    # A hypothesis that comes to the right term in all cases says nothing.
-    named = (guess for guess in guesses or () if guess.is_told_apart or not guess.hypothesis)
-    return next((guess.look() for guess in named), None)
+    # Plain training, and each term of its loss alone, are computed once for all guesses.
+    predict_once = cache(predict)
+    plain = predict_once(wrongs[0].case, "plain")
+    for guess in _guesses(plain or Trace(), ("", *names, *of_terms())):
+        holds = all(_holds(guess, wrong, predict, predict_once) for wrong in wrongs)
+        if holds and guess.is_told_apart:
+            return guess.look()
+    return None
 
 
 def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
@@ -86,22 +67,18 @@ def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
     metrics = [key.removeprefix(METRIC) for key in plain if key.startswith(METRIC)]
     for hypothesis in hypotheses:
         for metric in metrics:
-            yield Guess(metric, hypothesis)
+            yield Guess(metric, hypothesis, is_told_apart=not hypothesis)
 
 
-def _holds(
-    guess: Guess,
-    wrong: WrongCase,
-    plain: Trace,
-    term: Trace | None,
-    run: Callable[[Case, str], Trace | None],
-) -> bool:
+def _holds(guess: Guess, wrong: WrongCase, predict: Predict, predict_once: Predict) -> bool:
     """Return whether a guess predicts what the step gave, and note how much of it."""
-    if term is None:
+    plain = predict_once(wrong.case, "plain")
+    term = predict_once(wrong.case, f"{TERM}{guess.term}: ")
+    if plain is None or term is None:
         return False
     added, factors = [term], None
     if guess.hypothesis:
-        changed = run(wrong.case, f"{TERM}{guess.term}: {guess.hypothesis}")
+        changed = predict(wrong.case, f"{TERM}{guess.term}: {guess.hypothesis}")
         if changed is None:
             return False
         factors = fit_terms(plain, wrong.outcome.trace, [term, changed])

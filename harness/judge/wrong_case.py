@@ -14,6 +14,8 @@ from harness.trace import GRADIENT, Assembly, Trace
 
 # A name has to hold on so many wrong cases, which are among so many that are tried.
 WRONG, TRIED = 3, 24
+# What a variant of plain training gives on a case; None if it fails, or is not run any more.
+Predict = Callable[[Case, str], Trace | None]
 # A recipe may not take every change of its batch. After so many faults the other hypotheses are
 # left out, because each fault starts the ranks again.
 MOST_FAULTS = 3
@@ -38,7 +40,7 @@ def wrong_cases(
     """
     for layers in sorted({1, failure.case.layers}):
         is_wrong = False
-        for case in islice(_near(failure.case, layers), TRIED):
+        for case in islice(_near(failure, layers), TRIED):
             if not has_time():
                 return
             run = ask_ranks(replace(job, case=case), pool)
@@ -51,7 +53,8 @@ def wrong_cases(
             return
 
 
-def _near(case: Case, layers: int) -> Iterator[Case]:
+def _near(failure: Comparison, layers: int) -> Iterator[Case]:
+    case = failure.case
     small = {
         "dtype": "fp64",
         "mixed": False,
@@ -63,14 +66,40 @@ def _near(case: Case, layers: int) -> Iterator[Case]:
     }
     near = (each for each in neighbours(case, small) if each.dp == case.dp)
     for number, each in enumerate(near):
-        # With one micro-batch, a factor of their number cannot be mistaken for one of ranks.
-        yield replace(each, micro_batches=1) if number % 3 == 2 else each
+        if number % 3 == 1 and failure.measured.scale is not None:
+            # A constant factor cannot be mistaken for one of ranks: one rank has it too.
+            yield replace(each, sp=1)
+        elif number % 3 == 2:
+            # With one micro-batch, a factor of their number cannot be mistaken for one of ranks.
+            yield replace(each, micro_batches=1)
+        else:
+            yield each
 
 
 def _has_wrong_gradient(comparison: Comparison) -> bool:
     return any(
         result.wrong and result.key.startswith(GRADIENT) for result in comparison.measured.keys
     )
+
+
+@dataclass(slots=True)
+class Predictor:
+    """Runs variants of plain training of a job's recipe, until a limit of faults or of time."""
+
+    job: Job
+    pool: RankPool
+    has_time: Callable[[], bool]
+    faults: int = 0
+
+    def __call__(self, case: Case, variant: str) -> Trace | None:
+        """Return what a variant gives on a case; None if it fails, or is not run any more."""
+        if self.faults == MOST_FAULTS or not self.has_time():
+            return None
+        outcome = self.pool.run(case, self.job.recipe, oracle=True, plain=variant)
+        if isinstance(outcome, Assembly):
+            return outcome.trace
+        self.faults += 1
+        return None
 
 
 def fit(wrong: WrongCase, prediction: Trace) -> str | None:

@@ -207,7 +207,8 @@ def _constructed_vectors(recipe: Recipe, case: Case) -> dict[str, Tensor]:
 
 
 # Most hypotheses leave the model as it is, and building it takes longer than training on a row.
-@lru_cache(maxsize=2)
+# Each is tried on a few cases, one after the other.
+@lru_cache(maxsize=4)
 def _model_of_hypotheses(recipe: Recipe, case: Case, device: torch.device) -> nn.Module:
     return recipe.build(case, device, torch.float64)
 

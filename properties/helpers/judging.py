@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from harness.against import PLAIN, Against
 from harness.candidates import locate
 from harness.case import Case
 from harness.compare import Comparison
-from harness.judge import Job, Session
+from harness.judge import Job, Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.verdict import Verdict
 from properties.helpers.comparisons import comparison_with
@@ -33,6 +34,11 @@ def evaluate_traced(
 ) -> Comparison:
     """Judge one case on everything that the candidate emits."""
     return Session(pool).trace(Job(case, locate(candidate), against))
+
+
+def diagnosed(failure: Comparison, pool: RankPool) -> Comparison:
+    """Return a failure with its names, however slow the machine is."""
+    return add_diagnosis(failure, Session(pool), seconds=inf)
 
 
 def verdict_only(

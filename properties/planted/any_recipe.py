@@ -3,7 +3,7 @@
 `any_recipe.py:gpt_oss__grpo` is right; `any_recipe.py:gpt_oss__grpo__sinks_uncut` has that fault.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -50,6 +50,7 @@ def with_fault(right: Any, fault: str, model: Any, batch: Any, mesh: Any) -> Any
         return right(model, batch, mesh)
 
 
+@cache
 def __getattr__(name: str) -> Any:
     """Return the step `FAMILY__LOSS` or `FAMILY__LOSS__FAULT`."""
     if name.startswith("_"):

@@ -5,7 +5,7 @@
 Legend: B rows, S columns, L columns of this rank, V vocabulary.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -86,6 +86,7 @@ def mine(x_BS: Tensor, group: dist.ProcessGroup) -> Tensor:
     return x_BS.chunk(group.size(), 1)[group.rank()]
 
 
+@cache
 def __getattr__(name: str) -> Any:
     """Return the step that is right, or one with a fault."""
     if name not in {"right", *FAULTS}:

@@ -13,11 +13,11 @@ from harness.candidates.published.library import libraries
 from harness.case import parse
 from harness.cli import main
 from harness.compare import Verdict
-from harness.judge import Job, Session, add_diagnosis
+from harness.judge import Job, Session
 from harness.judge.known import mark_known
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.judging import evaluate
+from properties.helpers.judging import diagnosed, evaluate
 from properties.planted import with_recipe
 from properties.planted.with_recipe import NAME
 
@@ -87,7 +87,7 @@ def test_a_listed_bug_of_a_step_with_a_recipe_is_known_by_its_mend(pool: RankPoo
 def test_its_failure_is_diagnosed_by_the_recipe(pool: RankPool) -> None:
     failure = evaluate(parse(LINE), f"{NAME}.doubled", pool)
     # No mistake that a recipe predicts makes everything twice as large.
-    assert add_diagnosis(failure, Session(pool)).inquiry.diagnosis == ()
+    assert diagnosed(failure, pool).inquiry.diagnosis == ()
     assert "column-misplaced: wanted is that of another row" in pool.hypotheses(
         locate(f"{NAME}.doubled")
     )

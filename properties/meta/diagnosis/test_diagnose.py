@@ -27,7 +27,7 @@ from harness.judge.stages import reference_traces
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.comparisons import comparison_with
-from properties.helpers.judging import evaluate
+from properties.helpers.judging import diagnosed, evaluate
 from properties.planted import order, scratch
 
 PLACE = f"{scratch.__file__}:"
@@ -50,7 +50,7 @@ def test_each_wrong_version_of_the_step_gets_its_name(
     kind: type[scratch.Scratch], harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind.__name__.upper()}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == scratch.WRONG[kind], root
 
 
@@ -58,7 +58,7 @@ def test_each_wrong_version_of_the_step_gets_its_name(
 def test_a_slow_machine_finds_the_same_name(harness_pool: RankPool) -> None:
     """On this clock each run takes two seconds, and all of them together more than ten."""
     seen, times = evaluate(CASES[0], f"{PLACE}NOWINDOW", harness_pool), count(0, 2)
-    usual = add_diagnosis(seen, Session(harness_pool))
+    usual = diagnosed(seen, harness_pool)
     assert usual.inquiry.called == "window-ignored"
     assert (
         add_diagnosis(seen, Session(harness_pool), clock=lambda: next(times)).inquiry.diagnosis
@@ -78,8 +78,8 @@ def test_further_cases_decide_between_hypotheses_as_long_as_one_of_them_holds(
     kind: str, is_decided: bool, harness_pool: RankPool
 ) -> None:
     case = parse(f"case/1 {ROWS} sp=4 dp=1 seed=5")
-    (root, *_) = add_diagnosis(
-        evaluate(case, f"{PLACE}{kind}", harness_pool), Session(harness_pool)
+    (root, *_) = diagnosed(
+        evaluate(case, f"{PLACE}{kind}", harness_pool), harness_pool
     ).inquiry.diagnosis
     assert root.name == "kv-repeat"
     assert (
@@ -100,7 +100,7 @@ def test_a_mask_of_tokens_in_another_order_is_named(
     candidate: str, start: str, case: Case, harness_pool: RankPool
 ) -> None:
     seen = evaluate(case, f"{order.__file__}:{candidate}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == "future-leak"
     assert root.why.startswith(start)
 
@@ -110,7 +110,7 @@ def test_an_unclassified_failure_lists_excluded_names_and_a_change_that_makes_it
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}ODD", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == "unclassified"
     assert "it is none of attention-cut, exchange-incomplete, future-leak, head-order" in root.why
     pair = re.search(r"(case/1 \S.*) goes wrong, and is right without a window$", root.why)
@@ -129,7 +129,7 @@ def test_if_a_step_has_two_bugs_the_one_that_the_case_shows_is_named(
 ) -> None:
     case = parse(f"case/1 rows={rows} heads=4/2 layers=1 vocab=32 sp=2 dp=1 window=3 seed=5")
     seen = evaluate(case, f"{PLACE}NOTHINGSEENBESIDEPADDING", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == name, root
 
 
@@ -138,7 +138,7 @@ def test_two_bugs_are_both_named_if_one_alone_does_not_predict_all_numbers(
     harness_pool: RankPool,
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}BOTH", harness_pool)
-    root, other = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    root, other = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert (root.name, other.name) == ("window-ignored", "denominator-per-rank")
     assert "predicts all losses of" in root.why
 
@@ -183,7 +183,7 @@ def test_small_errors_that_stay_when_weights_move_are_not_rounding(
     kind: str, name: str, harness_pool: RankPool
 ) -> None:
     seen = evaluate(CASES[0], f"{PLACE}{kind}", harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == name
     assert "errors are small, but the same when weights move a little: no rounding" in root.why
 
@@ -195,7 +195,7 @@ def test_small_errors_that_change_when_weights_move_are_rounding(
 ) -> None:
     candidate = only_required(BANK[key].candidate.name)
     seen = evaluate(CASES[0], candidate, harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == "low-precision"
     assert "errors are others when weights move a little, as after rounding" in root.why
 
@@ -217,7 +217,7 @@ def test_a_wrong_backward_is_described_by_what_comes_back(
 ) -> None:
     name = candidate if "." in candidate else f"{PLACE}{candidate}"
     seen = evaluate(parse(line), name, harness_pool)
-    (root, *_) = add_diagnosis(seen, Session(harness_pool)).inquiry.diagnosis
+    (root, *_) = diagnosed(seen, harness_pool).inquiry.diagnosis
     assert root.name == "gradient-partial"
     assert description in root.why
 

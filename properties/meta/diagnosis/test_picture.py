@@ -4,9 +4,8 @@ import pytest
 
 from harness.candidates.required import only_required
 from harness.case import parse
-from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
-from properties.helpers.judging import evaluate
+from properties.helpers.judging import diagnosed, evaluate
 
 CASE = parse("case/1 rows=7:1101111,4:0011:left,6:111111 heads=4/2 sp=2 dim=8 seed=3")
 # The last token of rank 0.
@@ -20,7 +19,7 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
     failure = evaluate(CASE, only_required("mutants.B21"), harness_pool)
     assert failure.inquiry.picture is not None
     assert failure.inquiry.picture.maps == ()
-    picture = add_diagnosis(failure, Session(harness_pool)).inquiry.picture
+    picture = diagnosed(failure, harness_pool).inquiry.picture
     assert picture is not None
     (drawn,) = picture.maps
     assert drawn.key == "weight"
@@ -34,14 +33,14 @@ def test_a_token_that_does_not_count_is_drawn_although_no_weights_are_emitted(
 @pytest.mark.slow
 def test_emitted_weights_are_drawn_as_they_are(harness_pool: RankPool) -> None:
     failure = evaluate(CASE, "mutants.B21", harness_pool)
-    assert add_diagnosis(failure, Session(harness_pool)).inquiry.picture == failure.inquiry.picture
+    assert diagnosed(failure, harness_pool).inquiry.picture == failure.inquiry.picture
 
 
 @pytest.mark.slow
 def test_the_picture_counts_the_shares_of_ranks_in_each_gradient(
     harness_pool: RankPool,
 ) -> None:
-    failure = add_diagnosis(evaluate(CASE, "mutants.B105", harness_pool), Session(harness_pool))
+    failure = diagnosed(evaluate(CASE, "mutants.B105", harness_pool), harness_pool)
     assert failure.inquiry.picture is not None
     shares = failure.inquiry.picture.shares
     assert shares.pop("embed") == {0: 0.5, 1: 0.5}

@@ -53,6 +53,8 @@ def test_experiments_draw_the_columns_that_shrinking_made_plain(
 
 def test_a_step_that_scales_all_gradients_is_not_named_by_a_term() -> None:
     wrong = WrongCase(CASE, Assembly(Trace()), is_scaled=True)
-    job = Job(CASE, locate("native-gather"))
-    pool: Any = SimpleNamespace()
-    assert name_by_term([wrong], job, pool, lambda: True) is None
+
+    def predict(_case: Case, _variant: str) -> Trace:
+        raise AssertionError("nothing needs to be predicted")
+
+    assert name_by_term([wrong], ["gradient-scaled: a name"], predict) is None

@@ -5,11 +5,10 @@ import torch
 
 from harness.case import Case, Row
 from harness.compare import Verdict
-from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, images
 from harness.report import explain
-from properties.helpers.judging import evaluate_all
+from properties.helpers.judging import diagnosed, evaluate_all
 from properties.helpers.places import PLANTED
 from properties.meta.recipes.test_exact import agree
 from properties.meta.recipes.test_recipes import COMMON, drawn
@@ -62,7 +61,7 @@ def test_a_common_fault_of_a_step_with_images_is_found_and_named(
 ) -> None:
     comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == COMMON[fault]
+    assert diagnosed(failure, pool).inquiry.called == COMMON[fault]
 
 
 @pytest.mark.slow

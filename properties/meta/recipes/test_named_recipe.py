@@ -12,11 +12,10 @@ from harness.cli import main
 from harness.commands.options import DIVERGED, PASSED, USAGE
 from harness.compare import Comparison, Verdict
 from harness.failure.bundle import read_bundle
-from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.untrusted import BadInput
-from properties.helpers.judging import evaluate
+from properties.helpers.judging import diagnosed, evaluate
 from properties.helpers.places import PLANTED
 
 FILE = PLANTED / "older.py"
@@ -74,7 +73,7 @@ def test_a_metric_that_is_wrong_is_found(pool: RankPool) -> None:
 def test_a_fault_gets_the_name_that_the_recipe_predicts(pool: RankPool) -> None:
     failure = judged("SCORES", pool)
     assert failure.verdict is Verdict.DIVERGED
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == "column-misplaced"
+    assert diagnosed(failure, pool).inquiry.called == "column-misplaced"
 
 
 def test_a_recipe_that_fails_is_blamed_by_its_name(pool: RankPool) -> None:

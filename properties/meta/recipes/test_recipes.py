@@ -8,12 +8,11 @@ from harness.against import ITSELF, RECIPE
 from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict
 from harness.generation import cases, draw_list
-from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from harness.trace import Kind
 from harness.untrusted import BadInput
-from properties.helpers.judging import evaluate, evaluate_all
+from properties.helpers.judging import diagnosed, evaluate, evaluate_all
 from properties.helpers.places import PLANTED
 
 STATED = ("steps=1", "checkpoint=0", "micro=1")
@@ -200,7 +199,7 @@ def test_a_fault_is_found_and_the_first_wrong_tensor_is_named(name: str, pool: R
 )
 def test_a_fault_gets_its_name(name: str, anomaly: str, pool: RankPool) -> None:
     failure = next(seen for seen in judged(name, 20, pool) if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == anomaly
+    assert diagnosed(failure, pool).inquiry.called == anomaly
 
 
 @pytest.mark.long
@@ -211,7 +210,7 @@ def test_a_common_fault_is_found_and_named_in_any_family(
 ) -> None:
     wrong = judged(f"{model}__supervised__{fault}", 40, pool)
     failure = next(seen for seen in wrong if seen.verdict.failed)
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == COMMON[fault]
+    assert diagnosed(failure, pool).inquiry.called == COMMON[fault]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ import pytest
 
 from harness.case import Dtype
 from harness.compare import Verdict
-from harness.judge import Session, add_diagnosis
 from harness.judge.wrong_case import MOST_FAULTS
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.judging import evaluate_all
+from properties.helpers.judging import diagnosed, evaluate_all
 from properties.helpers.places import PLANTED
 from properties.meta.recipes.test_recipes import drawn
 
@@ -76,7 +75,7 @@ def test_a_fault_is_found_and_named_in_any_style(
     if fault == "positions_restarted":
         assert failure.measured.first is not None
         assert failure.measured.first.key == "places"
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == FAULTS[fault]
+    assert diagnosed(failure, pool).inquiry.called == FAULTS[fault]
 
 
 @pytest.mark.slow
@@ -87,7 +86,7 @@ def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
     comparisons = evaluate_all(((case, wrong) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
     before = pool.launches
-    assert add_diagnosis(failure, Session(pool)).inquiry.called == "label-lost-at-edge"
+    assert diagnosed(failure, pool).inquiry.called == "label-lost-at-edge"
     assert 0 < pool.launches - before <= MOST_FAULTS
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from harness.judge import Session, add_diagnosis
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.judging import evaluate_all
+from properties.helpers.judging import diagnosed, evaluate_all
 from properties.helpers.places import PLANTED
 from properties.meta.recipes.test_recipes import drawn
 
@@ -34,7 +33,7 @@ def test_a_term_that_is_wrong_alone_is_named_with_what_is_wrong(
 ) -> None:
     comparisons = evaluate_all(((case, named(fault)) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
-    look = add_diagnosis(failure, Session(pool)).inquiry.looks[0]
+    look = diagnosed(failure, pool).inquiry.looks[0]
     assert look.name == FAULTS[fault][0], look
     assert look.why.startswith(FAULTS[fault][1])
     assert "of 3 cases" in look.why

@@ -5,6 +5,7 @@ what is common to all, `losses` what each loss comes to, `layouts` other columns
 `experts` layers of experts that a mutant changes, and `images` rows that begin with an image.
 """
 
+from functools import cache
 from typing import Any
 
 from harness.candidates.own.shares.images import WithImages
@@ -15,6 +16,9 @@ from harness.recipes.families import FAMILIES
 __all__ = ["LOSSES", "Supervised", "WithImages", "step_of"]
 
 
+# A rank asks for a step by its name in each run. A recipe keeps what it has built of a case, so a
+# name has to be one recipe.
+@cache
 def step_of(trains: str, *changes: type) -> Supervised:
     """Return the step that `FAMILY__LOSS` names, with the methods of `changes` before its own.
 
