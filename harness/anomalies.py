@@ -245,6 +245,11 @@ _ALL = (
         "its coefficient is lost, or ranks add it up where the loss has their mean",
     ),
     Anomaly(
+        "term-wrong",
+        "a term of the loss is wrong in itself, and all else that the loss has is right",
+        "it is computed from other numbers, over other tokens, or by another formula",
+    ),
+    Anomaly(
         "loss-misreported",
         "gradients are right and the reported loss, or a metric beside it, is not",
         "the number for the log is reduced otherwise than the loss",

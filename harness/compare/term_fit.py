@@ -1,4 +1,7 @@
-"""Fits how much of each term of a loss explains the gradients of a step."""
+"""Fits how much of each term of a loss explains the gradients of a step, or its loss.
+
+Legend: C cases, K the loss and a metric.
+"""
 
 from collections.abc import Sequence
 
@@ -44,6 +47,29 @@ def with_terms(plain: Trace, terms: Sequence[Trace], factors: Sequence[float]) -
                 values = values + factor * term[key].values
             together.put(key, Entry(values))
     return together
+
+
+def losses_by_metric(metric: str, pairs: Sequence[tuple[Trace, Trace]]) -> list[Entry] | None:
+    """Return the losses of plain training, each off by as many times what a metric is off by.
+
+    `pairs` are of plain training and of the step. None if a loss or a metric of the step is right,
+    or if the metric is all of the loss.
+    """
+    if any(key not in trace for pair in pairs for trace in pair for key in ("loss", metric)):
+        return None
+    plain_CK, got_CK = (
+        np.array([[float(trace[key].values) for key in ("loss", metric)] for trace in traces])
+        for traces in zip(*pairs, strict=True)
+    )
+    off_CK = got_CK - plain_CK
+    # A comparison with NaN is false.
+    if not (np.abs(off_CK) > FAINT * np.abs(plain_CK)).all():
+        return None
+    loss_C, metric_C = off_CK.T
+    factor = float(loss_C @ metric_C / (metric_C @ metric_C))
+    if np.allclose(plain_CK[:, 0], factor * plain_CK[:, 1], rtol=FAINT, atol=0.0):
+        return None
+    return [Entry(np.array(loss)) for loss in plain_CK[:, 0] + factor * metric_C]
 
 
 def _joined(trace: Trace, keys: Sequence[str]) -> Values:

@@ -3,7 +3,8 @@
 Each hypothesis of the recipe is plain training with one thing wrong. A rank computes it, because a
 recipe is code of a stranger. A hypothesis is the name of the failure if, on every case that goes
 wrong, all gradients of the step are what it predicts, or that times one factor. If none fits, it
-is tried on each term of the loss alone (`term_diagnosis`).
+is tried on each term of the loss alone (`term_diagnosis`). If nothing fits, the module that is
+wrong first may have a name.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +17,21 @@ from harness.judge.term_diagnosis import name_by_term
 from harness.judge.wrong_case import WRONG, Predict, Predictor, WrongCase, fit, wrong_cases
 from harness.ranks.pool import RankPool
 
+# Models of transformers turn queries and keys by the angles of a module of this name.
+ROTARY = "rotary_emb"
+
 
 def diagnose_by_recipe(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> tuple[Look, ...]:
     """Return the name that fits all wrong cases near a failure; empty if none does."""
     wrongs = list(islice(wrong_cases(failure, job, pool, has_time), WRONG))
-    if len(wrongs) < 2:
-        return ()
-    names, predictor = pool.hypotheses(job.recipe), partial(Predictor, job, pool, has_time)
-    look = _name_by_loss(wrongs, names, predictor()) or name_by_term(wrongs, names, predictor())
+    look = None
+    if len(wrongs) > 1:
+        names, predictor = pool.hypotheses(job.recipe), partial(Predictor, job, pool, has_time)
+        look = _name_by_loss(wrongs, names, predictor())
+        look = look or name_by_term(wrongs, names, predictor())
+    look = look or _name_by_module(failure)
     return (look,) if look else ()
 
 
@@ -55,3 +61,12 @@ def _factors(wrongs: Sequence[WrongCase], name: str, predict: Predict) -> set[st
             return None
         factors.add(factor)
     return factors
+
+
+def _name_by_module(failure: Comparison) -> Look | None:
+    """Name a failure by the module that is wrong first, if that is given one thing alone."""
+    first = failure.measured.first
+    if first is None or ROTARY not in first.key.split("."):
+        return None
+    how = "angles are wrong that depend on positions alone"
+    return Look("positions-wrong", f"{how}: {first.key} is the first that is wrong", how=how)

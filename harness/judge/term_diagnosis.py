@@ -4,6 +4,9 @@ A term is a metric of the recipe that has gradients. The step may count too much
 it, or compute it as a hypothesis says. What else the loss has is taken to be right. As nothing
 says what a term is multiplied by, factors are fitted: one for plain training's term, and one for
 the hypothesis.
+
+If nothing predicts the gradients, a term still is what is wrong if the loss is off by as many
+times what the step reports of it is off, in all cases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +14,16 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from harness.compare import Look
-from harness.compare.term_fit import fit_terms, with_terms
-from harness.judge.wrong_case import Predict, WrongCase, fit
+from harness.compare.term_fit import fit_terms, losses_by_metric, with_terms
+from harness.judge.wrong_case import Predict, WrongCase, fit, fits_loss
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.recipe import TERM
 from harness.trace import METRIC, Trace
 
 # The name of a term that is right but for how much of it counts.
 MISWEIGHTED = "term-misweighted"
+# The name of a term that comes out otherwise than plain training's, nobody knows why.
+WRONG_ITSELF = "term-wrong"
 _SIDES = ("little", "much")
 
 
@@ -54,20 +59,24 @@ def name_by_term(
         return None
     # Plain training, and each term of its loss alone, are computed once for all guesses.
     predict_once = cache(predict)
-    plain = predict_once(wrongs[0].case, "plain")
-    for guess in _guesses(plain or Trace(), ("", *names, *of_terms())):
+    plain = predict_once(wrongs[0].case, "plain") or Trace()
+    for guess in _guesses(plain, ("", *names, *of_terms())):
         holds = all(_holds(guess, wrong, predict, predict_once) for wrong in wrongs)
         if holds and guess.is_told_apart:
             return guess.look()
-    return None
+    looks = (_named_by_reports(metric, wrongs, predict_once) for metric in _metrics(plain))
+    return next(filter(None, looks), None)
 
 
 def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
     """Yield the guesses about each metric, those about weights first."""
-    metrics = [key.removeprefix(METRIC) for key in plain if key.startswith(METRIC)]
     for hypothesis in hypotheses:
-        for metric in metrics:
+        for metric in _metrics(plain):
             yield Guess(metric, hypothesis, is_told_apart=not hypothesis)
+
+
+def _metrics(plain: Trace) -> list[str]:
+    return [key.removeprefix(METRIC) for key in plain if key.startswith(METRIC)]
 
 
 def _holds(guess: Guess, wrong: WrongCase, predict: Predict, predict_once: Predict) -> bool:
@@ -92,3 +101,18 @@ def _holds(guess: Guess, wrong: WrongCase, predict: Predict, predict_once: Predi
         return False
     guess.surplus.append(factors[0])
     return True
+
+
+def _named_by_reports(
+    metric: str, wrongs: Sequence[WrongCase], predict_once: Predict
+) -> Look | None:
+    """Return the name of a term if what is wrong with it is all that is wrong with the loss."""
+    pairs = [
+        (predict_once(wrong.case, "plain") or Trace(), wrong.outcome.trace) for wrong in wrongs
+    ]
+    losses = losses_by_metric(f"{METRIC}{metric}", pairs)
+    if losses is None or not all(map(fits_loss, wrongs, losses)):
+        return None
+    how = f"{metric} comes out otherwise, and all else in the loss is right"
+    why = f"{how}; this predicts the losses of {len(wrongs)} cases that go wrong"
+    return Look(WRONG_ITSELF, why, how=how)

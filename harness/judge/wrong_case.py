@@ -10,7 +10,7 @@ from harness.diagnosis.experiments import TOKENS, neighbours
 from harness.judge.job import Job
 from harness.judge.stages import ask_ranks, measure
 from harness.ranks.pool import RankPool
-from harness.trace import GRADIENT, Assembly, Trace
+from harness.trace import GRADIENT, Assembly, Entry, Trace
 
 # A name has to hold on so many wrong cases, which are among so many that are tried.
 WRONG, TRIED = 3, 24
@@ -109,10 +109,7 @@ def fit(wrong: WrongCase, prediction: Trace) -> str | None:
     nothing in this case would fit with one.
     """
     keys = {key for key in prediction if key.startswith(GRADIENT)} | {"loss"}
-    prediction = prediction.only(keys)
-    outcome = replace(wrong.outcome, trace=wrong.outcome.trace.only(keys))
-    compared = wrong.case, "", prediction, [prediction], outcome
-    comparison = compare(*compared, of_our_model=False, reference="a hypothesis")
+    comparison = _compared(wrong, prediction.only(keys))
     was_compared = comparison.verdict.passed or comparison.verdict is Verdict.DIVERGED
     if not was_compared or comparison.measured.misfits:
         return None
@@ -122,3 +119,17 @@ def fit(wrong: WrongCase, prediction: Trace) -> str | None:
     if scale is None or not scale.factor or wrong.is_scaled:
         return None
     return f"times {scale.factor:.4g}{f' = {scale.name}' if scale.name else ''}"
+
+
+def fits_loss(wrong: WrongCase, loss: Entry) -> bool:
+    """Return whether the loss of a step is this one, whatever its gradients are."""
+    trace = wrong.outcome.trace
+    prediction = trace.only({key for key in trace if key.startswith(GRADIENT)})
+    prediction.put("loss", loss)
+    return _compared(wrong, prediction).verdict.passed
+
+
+def _compared(wrong: WrongCase, prediction: Trace) -> Comparison:
+    outcome = replace(wrong.outcome, trace=wrong.outcome.trace.only(set(prediction)))
+    compared = wrong.case, "", prediction, [prediction], outcome
+    return compare(*compared, of_our_model=False, reference="a hypothesis")

@@ -24,6 +24,8 @@ from harness.recipes.batch import IGNORED, Batch
 Parts = list[tuple[float, Batch]]
 # Returns the shard of each token of a micro-batch.
 Layout = Callable[[Batch, Case], Tensor]
+# Returns logits in place of those of the model on a batch.
+Answered = Callable[[Tensor, Batch, Case], Tensor]
 
 
 # The column of a changed batch that has the mask of the model, if the loss sees another one.
@@ -32,6 +34,12 @@ MODEL_MASK = "model_mask"
 
 def as_it_is(_model: nn.Module) -> None:
     """Leave the model as it is."""
+
+
+def as_they_are(logits: Tensor, batch: Batch, case: Case) -> Tensor:
+    """Hand the loss the model's logits."""
+    del batch, case
+    return logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class Hypothesis:
     # What attention sees in place of what it should, if the batch alone does not say it.
     seen: Seen | None = None
     # What the loss is handed in place of the model's logits.
-    logits: Callable[[Tensor], Tensor] = lambda logits: logits
+    logits: Answered = as_they_are
 
     @property
     def name(self) -> str:
@@ -62,7 +70,7 @@ class Hypothesis:
         """Return the parts of the global batch of these micro-batches."""
         changed = [batch | self.change(batch, case) for batch in micro_batches]
         width = max(batch["input_ids"].shape[1] for batch in changed)
-        changed = [widened(batch, case, width) for batch in changed]
+        changed = [widened(batch, width) for batch in changed]
         together = {name: torch.cat([b[name] for b in changed]) for name in changed[0]}
         return self.parts(together, case)
 
@@ -87,14 +95,14 @@ def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
 
 
 @contextmanager
-def answering(model: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def answering(model: nn.Module, change: Answered, batch: Batch, case: Case) -> Iterator[None]:
     """Change the logits that the model returns, alone or among others."""
 
     def exchange(_model: nn.Module, _given: Any, out: Any) -> Any:
         if isinstance(out, Tensor):
-            return change(out)
+            return change(out, batch, case)
         if isinstance(getattr(out, "logits", None), Tensor):
-            out.logits = change(out.logits)
+            out.logits = change(out.logits, batch, case)
         return out
 
     hook = model.register_forward_hook(exchange)
@@ -133,18 +141,23 @@ def shard_of_stream(batch: Batch, case: Case) -> int:
 LAYOUTS: dict[str, Layout] = {"columns": by_columns, "the packed stream": by_stream}
 
 
-def widened(batch: Batch, case: Case, width: int) -> Batch:
-    """Pad every table on the right to this width."""
+def widened(batch: Batch, width: int) -> Batch:
+    """Pad every table on the right to this width; ids with zero, as steps do that cut a table."""
     size = batch["input_ids"].shape
-    values = {"input_ids": case.pad_id, "labels": IGNORED}
     return {
-        name: F.pad(x.movedim(1, -1), (0, width - size[1]), value=values.get(name, 0)).movedim(
-            -1, 1
-        )
+        name: F.pad(
+            x.movedim(1, -1), (0, width - size[1]), value=IGNORED if name == "labels" else 0
+        ).movedim(-1, 1)
         if x.shape[:2] == size
         else x
         for name, x in batch.items()
     }
+
+
+def evenly_widened(batch: Batch, case: Case, *, more: int = 0) -> Batch:
+    """Pad the table so that all shards of columns are equal, and `more` columns follow."""
+    width = batch["input_ids"].shape[1]
+    return widened(batch, width + -width % case.sp + more)
 
 
 def is_edge(shard_BS: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ class Recipe:
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
                 masked, seen = masked_for_model(model, part), seeing(model, hypothesis.seen, part)
-                with masked, seen, answering(model, hypothesis.logits):
+                with masked, seen, answering(model, hypothesis.logits, part, case):
                     loss, metrics = parted(self.loss(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.

@@ -167,7 +167,9 @@ def attention(
         place_S = torch.arange(real_RS.shape[1], device=q.device)
     visible_RSS = visible(real_RS[:, place_S], place_S, sliding_window or len(place_S))
     scores_RNSS = q @ k.mT * scaling
-    scores_RNSS = scores_RNSS.masked_fill(~visible_RSS[:, None], torch.finfo(q.dtype).min)
+    # Padding in front of a row sees nothing. A softmax over infinities would not be a number.
+    hidden_RSS = torch.where(visible_RSS, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+    scores_RNSS = scores_RNSS + hidden_RSS[:, None]
     if s_aux is not None:
         # A sink is one more thing to attend to, without a value; each head has its own.
         sinks_N = s_aux.chunk(group.size())[group.rank()]
@@ -181,8 +183,7 @@ def visible(real_RS: Tensor, place_S: Tensor, window: int) -> Tensor:
     """Return whether each column of a row sees each other one -> RSS."""
     distance_SS = place_S[:, None] - place_S
     is_near_SS = (distance_SS >= 0) & (distance_SS < window)
-    # Padding sees itself: a softmax over nothing is not a number.
-    return is_near_SS & real_RS[:, None] | (distance_SS == 0)
+    return is_near_SS & real_RS[:, None]
 
 
 def exchanged(x: Tensor, split: int, join: int, group: Any) -> Tensor:

@@ -25,6 +25,7 @@ FAULTS = (
     "z_of_a_shard",
     "z_missing",
     "entropy_twice",
+    "z_not_squared",
 )
 
 
@@ -68,7 +69,8 @@ def train(model: Any, batch: Batch, mesh: Any, *, fault: str) -> Any:
     tokens, targets = summed(counted_BL.sum()), summed(is_target_BL.sum()).clamp(min=1)
     if fault == "z_of_a_shard":
         tokens = counted_BL.sum().clamp(min=1) * summed((counted_BL.sum() > 0).long())
-    z = (logits_BLV.logsumexp(-1).square() * counted_BL).sum() / tokens
+    power = 1 if fault == "z_not_squared" else 2
+    z = (logits_BLV.logsumexp(-1) ** power * counted_BL).sum() / tokens
     entropy = (spread(logits_BLV) * weighed_BL).sum() / summed(weighed_BL.sum()).clamp(min=1)
     share = total(logits_BLV, labels_BL) / targets
     share = share + (0.0 if fault == "z_missing" else Z) * z

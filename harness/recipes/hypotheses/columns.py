@@ -4,13 +4,15 @@ Legend: B rows, S columns.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from harness.case import Case
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column, Drawn
-from harness.recipes.hypothesis import Hypothesis, by_columns, columns_of, is_edge
+from harness.recipes.hypothesis import Hypothesis, by_columns, columns_of, is_edge, widened
 
 
 def is_of_rows(column: Column) -> bool:
@@ -31,7 +33,7 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
     ]
     if is_of_rows(column):
         return found
-    return found + [
+    found += [
         Hypothesis(anomaly, how, change)
         for anomaly, how, change in (
             ("column-shifted", f"{name} is not shifted", changed(_shifted, by=1)),
@@ -45,6 +47,12 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
              changed(_last_on_first_rank)),
         )
     ]  # fmt: skip
+    if isinstance(column, Drawn) and column.by == "target":
+        # A row's first token has none, which could stand behind the row before.
+        return found
+    across = f"{name} is shifted in the packed stream, across rows"
+    change = partial(_next_row_behind, name=name)
+    return [*found, Hypothesis("column-misplaced", across, change)]
 
 
 def of_order() -> list[Hypothesis]:
@@ -103,6 +111,18 @@ def _last_on_first_rank(x: Tensor, batch: Batch, case: Case) -> Tensor:
     real_BS = batch["attention_mask"]
     right_BS, wrong_BS = _last(real_BS), _last(real_BS * (by_columns(batch, case) == 0))
     return x * ~right_BS + (x * right_BS).sum(1, keepdim=True) * wrong_BS
+
+
+def _next_row_behind(batch: Batch, _case: Case, *, name: str) -> Batch:
+    """Put a row's first number behind the row before it, where a loss that shifts reads it."""
+    wide = widened(batch, batch["input_ids"].shape[1] + 1)
+    x, real_BS = wide[name], wide["attention_mask"].bool()
+    if x.ndim != 2:
+        return {}
+    was_real_BS = F.pad(real_BS[:, :-1], (1, 0))
+    first_B1 = (x * (real_BS & ~was_real_BS)).sum(1, keepdim=True)
+    next_B1 = F.pad(first_B1[1:], (0, 0, 0, 1))
+    return wide | {name: x.where(~(was_real_BS & ~real_BS), next_B1)}
 
 
 def _last(mask_BS: Tensor) -> Tensor:

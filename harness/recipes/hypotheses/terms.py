@@ -12,16 +12,40 @@ import torch
 from harness.case import Case
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.hypotheses.sums import SHARD, by_replica, with_own_shards
-from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts
+from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts, evenly_widened
 
 
 def of_masks() -> list[Hypothesis]:
-    return [Hypothesis("pad-leak", "padding counts in the loss, unattended", _with_padding)]
+    return [
+        Hypothesis(anomaly, how, change)
+        for anomaly, how, change in (
+            ("pad-leak", "padding counts in the loss, unattended", _with_padding),
+            ("pad-leak", f"padding counts in the loss, unattended, {ADDED}", _with_all_padding),
+            ("mask-replaced", "the loss has a mask cut as if all rows were one", _of_one_row),
+        )
+    ]
+
+
+# How a table becomes one whose shards of columns are equal.
+ADDED = "with what is added to cut it"
 
 
 def _with_padding(batch: Batch, _case: Case) -> Batch:
     mask_BS = batch["attention_mask"]
     return {MODEL_MASK: mask_BS, "attention_mask": torch.ones_like(mask_BS)}
+
+
+def _with_all_padding(batch: Batch, case: Case) -> Batch:
+    wide = evenly_widened(batch, case)
+    return wide | _with_padding(wide, case)
+
+
+def _of_one_row(batch: Batch, case: Case) -> Batch:
+    """Have the loss see the mask of each shard where a table of one row would have it."""
+    wide = evenly_widened(batch, case)
+    mask_BS = wide["attention_mask"]
+    shards = [shard.view(len(mask_BS), -1) for shard in mask_BS.flatten().chunk(case.sp)]
+    return wide | {MODEL_MASK: mask_BS, "attention_mask": torch.cat(shards, 1)}
 
 
 def of_terms() -> dict[str, Hypothesis]:
@@ -35,7 +59,10 @@ def of_terms() -> dict[str, Hypothesis]:
         )
         for layout, shards in LAYOUTS.items()
     ]
-    found.append(Hypothesis("mask-replaced", "all tokens with a successor count", _all_targets))
+    found += [
+        Hypothesis("mask-replaced", "all tokens with a successor count", _all_targets),
+        Hypothesis("pad-leak", f"all columns count, {ADDED}", _all_columns),
+    ]
     return {hypothesis.name: hypothesis for hypothesis in found}
 
 
@@ -54,3 +81,8 @@ def _by_tokens(batch: Batch, case: Case) -> Parts:
 def _all_targets(batch: Batch, _case: Case) -> Batch:
     is_later_BS = batch["attention_mask"].bool() & (batch["position_ids"] > 0)
     return {"labels": batch["input_ids"].masked_fill(~is_later_BS, IGNORED)}
+
+
+def _all_columns(batch: Batch, case: Case) -> Batch:
+    wide = evenly_widened(batch, case, more=1)
+    return wide | {"labels": wide["input_ids"]}

@@ -16,10 +16,10 @@ from harness.recipes.hypothesis import (
     Hypothesis,
     Layout,
     columns_of,
+    evenly_widened,
     is_edge,
     places_of,
     shard_of_stream,
-    widened,
 )
 
 
@@ -45,6 +45,9 @@ def of_labels() -> list[Hypothesis]:
         Hypothesis(
             "mask-replaced", "targets begin behind the longest prompt", _behind_longest_prompt
         ),
+        Hypothesis(
+            "mask-replaced", "each rank has the first shard of the mask of targets", _targets_uncut
+        ),
     ]
 
 
@@ -69,7 +72,7 @@ def _edges_lost(batch: Batch, case: Case, *, shards: Layout) -> Batch:
 
 
 def _rolled_in_shards(batch: Batch, case: Case) -> Batch:
-    wide = _evenly_widened(batch, case)
+    wide = evenly_widened(batch, case, more=1)
     labels_BS = wide["labels"].clone()
     width = (labels_BS.shape[1] - 1) // case.sp
     firsts = labels_BS[:, :-1:width].clone()
@@ -78,14 +81,18 @@ def _rolled_in_shards(batch: Batch, case: Case) -> Batch:
 
 
 def _moved(batch: Batch, case: Case, *, by: int) -> Batch:
-    wide = _evenly_widened(batch, case)
+    wide = evenly_widened(batch, case, more=1)
     return wide | {"labels": F.pad(wide["labels"], (by, -by), value=IGNORED)}
 
 
-def _evenly_widened(batch: Batch, case: Case) -> Batch:
-    """Pad the table so that all shards of columns are equal, and one column more follows."""
-    width = batch["input_ids"].shape[1]
-    return widened(batch, case, width + -width % case.sp + 1)
+def _targets_uncut(batch: Batch, case: Case) -> Batch:
+    """Have each shard's tokens be targets where those of the first shard are."""
+    wide = evenly_widened(batch, case, more=1)
+    is_target_BS = (wide["labels"] != IGNORED)[:, 1:]
+    first_BL = is_target_BS[:, : is_target_BS.shape[1] // case.sp]
+    uncut_BS = F.pad(first_BL.repeat(1, case.sp), (1, 0))
+    labels_BS = wide["labels"].where(wide["labels"] != IGNORED, wide["input_ids"])
+    return wide | {"labels": labels_BS.masked_fill(~uncut_BS, IGNORED)}
 
 
 def of_positions() -> list[Hypothesis]:
@@ -142,7 +149,7 @@ def _resized(case: Case, *, by: int) -> Case:
 
 def _alone(batch: Batch, case: Case) -> Batch:
     """Make a row of each shard; one more column has the label of the shard's last token."""
-    wide = _evenly_widened(batch, case)
+    wide = evenly_widened(batch, case, more=1)
     rows, columns = wide["input_ids"].shape
     width, pieces = (columns - 1) // case.sp, []
     for first in range(0, columns - 1, width):

@@ -9,6 +9,7 @@ import pytest
 from harness.candidates import locate
 from harness.case import Case, parse
 from harness.compare import Comparison, unsupported_comparison
+from harness.compare.measurement import Divergence
 from harness.judge import Job, wrong_case
 from harness.judge.recipe_diagnosis import diagnose_by_recipe
 from harness.judge.term_diagnosis import name_by_term
@@ -58,3 +59,23 @@ def test_a_step_that_scales_all_gradients_is_not_named_by_a_term() -> None:
         raise AssertionError("nothing needs to be predicted")
 
     assert name_by_term([wrong], ["gradient-scaled: a name"], predict) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("model.rotary_emb", ["positions-wrong"]),
+        ("model.language_model.rotary_emb", ["positions-wrong"]),
+        ("model.layers.0.self_attn.o_proj", []),
+        ("loss", []),
+    ],
+)
+def test_a_module_that_is_given_positions_alone_is_a_name_if_it_is_wrong_first(
+    key: str, names: list[str]
+) -> None:
+    first = Divergence(key, (0,), 1.0, 2.0, 1.0, 0.1)
+    failure = make_comparison(key, first=first)
+    job = Job(failure.case, locate("native-gather"))
+    pool: Any = SimpleNamespace()
+    looks = diagnose_by_recipe(failure, job, pool, lambda: False)
+    assert [look.name for look in looks] == names

@@ -98,15 +98,28 @@ class Hybrid(Tiny):
 def weighted(model: Any, batch: Batch) -> Any:
     """A loss that reads all columns, their sums and squares, divided by all targets and tokens.
 
-    Its term reads labels and the mask.
+    It also reads where the mask is, and what a row's last token says. Its term reads labels and
+    the mask.
     """
     count = (batch["labels"] != IGNORED).sum().clamp(min=1)
     later_BS = batch["by_token"].flip(1).cumsum(1).flip(1)
     weight_BS = batch["by_row"][:, None] * later_BS * (2 + batch["by_target"].roll(-1, 1))
     own_BS, tokens = next_losses(model, batch), batch["attention_mask"].sum()
-    losses_BS = own_BS * weight_BS * (1 + batch["made"])
+    # The number behind the label, as of the value that follows.
+    made_BS = F.pad(batch["made"][:, 2:], (0, 2))
+    losses_BS = own_BS * weight_BS * (1 + made_BS) * (1 + batch["attention_mask"])
     loss = losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
+    loss = loss + said_last(model, batch).square().sum() / count
     return loss / (1 + tokens), {"term": own_BS.sum() / tokens + spread(model, batch)}
+
+
+def said_last(model: Any, batch: Batch) -> Tensor:
+    """The first logit of each row's last token, as a reward."""
+    real_BS = batch["attention_mask"]
+    logits_BSV = model(batch["input_ids"], batch["position_ids"], real_BS)
+    is_last_BS = real_BS * (1 - F.pad(real_BS[:, 1:], (0, 1)))
+    said_B: Tensor = (logits_BSV[..., 0] * is_last_BS).sum(1)
+    return said_B
 
 
 def spread(model: Any, batch: Batch) -> Tensor:

@@ -14,6 +14,7 @@ FAULTS = {
     "padding_in_z": ("pad-leak", "padding counts in the loss, unattended"),
     "prompts_in_entropy": ("mask-replaced", "in entropy alone: all tokens with a successor count"),
     "z_of_a_shard": ("statistic-per-rank", "in z alone: it is computed over the tokens in each"),
+    "z_not_squared": ("term-wrong", "z comes out otherwise, and all else in the loss is right"),
 }
 
 

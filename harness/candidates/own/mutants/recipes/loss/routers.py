@@ -30,7 +30,7 @@ class BalanceOfOwnTokens(Balanced):
         return super().balance(logits_TE, count) * (len(logits_TE) / count)
 
 
-@mutant("B174", "NVIDIA-NeMo/Automodel#1559", needs=(), named="term-misweighted")
+@mutant("B174", "NVIDIA-NeMo/Automodel#1559", needs=(), named="term-wrong")
 class BalanceOfRawLogits(Balanced):
     """The balance loss takes the router's logits for probabilities, without a softmax."""
 
@@ -106,7 +106,7 @@ class BalanceDividedByRows(Balanced):
         return balance.detach() + (balance - balance.detach()) / len(self.labels_BL)
 
 
-@mutant("B257", "huggingface/transformers#45111", needs=(), named="term-misweighted")
+@mutant("B257", "huggingface/transformers#45111", needs=(), named="term-wrong")
 class BalanceOfProbabilities(Balanced):
     """The balance loss takes the softmax of what is one already."""
 
@@ -128,7 +128,7 @@ class CoefficientAsASwitch(Balanced):
     "paiml/aprender#2162",
     "mindspore-ai/hyper-parallel#752",
     needs=(),
-    named="term-misweighted",
+    named="term-wrong",
 )
 class BalanceOfTheChosen(Balanced):
     """The balance loss averages the probabilities of chosen experts, and not those of all."""
