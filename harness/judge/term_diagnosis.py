@@ -22,7 +22,7 @@ from harness.trace import METRIC, Trace
 
 # The name of a term that is right but for how much of it counts.
 MISWEIGHTED = "term-misweighted"
-# The name of a term that comes out otherwise than plain training's, nobody knows why.
+# The name of a term that comes out otherwise, and not as any hypothesis says.
 WRONG_ITSELF = "term-wrong"
 _SIDES = ("little", "much")
 

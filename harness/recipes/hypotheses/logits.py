@@ -57,6 +57,8 @@ def _with_zeros(logits_V: Tensor, batch: Batch, case: Case, *, tile: int) -> Ten
 
 def _with_last_of_shards(logits_BSV: Tensor, batch: Batch, case: Case) -> Tensor:
     real_BS, shard_BS = batch["attention_mask"].bool(), by_columns(batch, case)
+    if logits_BSV.shape[:-1] != real_BS.shape:
+        return logits_BSV
     is_next_real_BS = F.pad(real_BS[:, 1:], (0, 1))
     is_last_BS = real_BS & ~is_next_real_BS
     is_last_of_shard_BS = is_last_BS | real_BS & F.pad(is_edge(shard_BS)[:, 1:], (0, 1))

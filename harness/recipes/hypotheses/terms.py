@@ -14,6 +14,9 @@ from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.hypotheses.sums import SHARD, by_replica, with_own_shards
 from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts, evenly_widened
 
+# Columns are added to a table until ranks can have equal shards of it.
+ADDED = "with what is added to cut it"
+
 
 def of_masks() -> list[Hypothesis]:
     return [
@@ -24,10 +27,6 @@ def of_masks() -> list[Hypothesis]:
             ("mask-replaced", "the loss has a mask cut as if all rows were one", _of_one_row),
         )
     ]
-
-
-# How a table becomes one whose shards of columns are equal.
-ADDED = "with what is added to cut it"
 
 
 def _with_padding(batch: Batch, _case: Case) -> Batch:
