@@ -76,7 +76,7 @@ FAULTS = {
     "llama__grpo_k3__entropy_unshifted": ("loss", "label-shifted"),
     "llama__grpo_k3__kl_missing": ("loss", "term-misweighted"),
     "llama__grpo_k3__metric_of_a_rank": ("metric.", "replica-split"),
-    "llama__reward_pairs__reward_of_a_shard": ("loss", "unclassified"),
+    "llama__reward_pairs__reward_of_a_shard": ("loss", "statistic-per-rank"),
     "llama__reward_pairs__reward_at_padding": ("loss", ""),
     "llama__distilled_reverse__other_direction": ("loss", ""),
     "qwen3_moe__balanced_z__router_with_padding": ("loss", ""),
