@@ -166,10 +166,10 @@ def attention(
     if place_S is None:
         place_S = torch.arange(real_RS.shape[1], device=q.device)
     visible_RSS = visible(real_RS[:, place_S], place_S, sliding_window or len(place_S))
-    scores_RNSS = q @ k.mT * scaling
-    # Padding in front of a row sees nothing. A softmax over infinities would not be a number.
-    hidden_RSS = torch.where(visible_RSS, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
-    scores_RNSS = scores_RNSS + hidden_RSS[:, None]
+    # Padding in front of a row sees nothing, and a softmax over infinities is not a number. So what
+    # is hidden gets a number that is finite in the softmax, whatever the dtype.
+    hidden_RSS = torch.where(visible_RSS, 0.0, torch.finfo(torch.float32).min)
+    scores_RNSS = (q @ k.mT * scaling).float() + hidden_RSS[:, None]
     if s_aux is not None:
         # A sink is one more thing to attend to, without a value; each head has its own.
         sinks_N = s_aux.chunk(group.size())[group.rank()]

@@ -19,29 +19,29 @@ TILES = (8, 16, 64, 128)
 
 
 def of_logits() -> list[Hypothesis]:
-    scaled = [
-        Hypothesis(
-            "logits-scaled",
-            f"logits are {how} by {temperature}",
-            logits=partial(_times, factor=temperature**power),
-        )
-        for temperature in TEMPERATURES
-        for how, power in (("divided", -1), ("multiplied", 1))
-    ]
     return [
-        *scaled,
+        *(
+            Hypothesis(
+                "logits-scaled",
+                f"logits are {how} by {temperature}",
+                logits=partial(_times, factor=temperature**power),
+            )
+            for temperature in TEMPERATURES
+            for how, power in (("divided", -1), ("multiplied", 1))
+        ),
         Hypothesis(
             "statistic-per-rank",
             "what the last token of a row says is added up over the last tokens of its shards",
             logits=_with_last_of_shards,
         ),
-    ] + [
-        Hypothesis(
-            "pad-leak",
-            f"the vocabulary is padded to tiles of {tile}, and the padding's zeros count",
-            logits=partial(_with_zeros, tile=tile),
-        )
-        for tile in TILES
+        *(
+            Hypothesis(
+                "pad-leak",
+                f"the vocabulary is padded to tiles of {tile}, and the padding's zeros count",
+                logits=partial(_with_zeros, tile=tile),
+            )
+            for tile in TILES
+        ),
     ]
 
 
