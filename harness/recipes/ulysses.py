@@ -166,8 +166,8 @@ def attention(
     if place_S is None:
         place_S = torch.arange(real_RS.shape[1], device=q.device)
     visible_RSS = visible(real_RS[:, place_S], place_S, sliding_window or len(place_S))
-    # Padding in front of a row sees nothing, and a softmax over infinities is not a number: what is
-    # hidden gets a number that stays finite in the softmax, whatever the dtype.
+    # Padding in front of a row sees nothing, and a softmax over infinities is not a number.
+    # What is hidden gets a number that stays finite there, whatever the dtype.
     hidden_RSS = torch.where(visible_RSS, 0.0, torch.finfo(torch.float32).min)
     scores_RNSS = (q @ k.mT * scaling).float() + hidden_RSS[:, None]
     if s_aux is not None:
