@@ -117,10 +117,13 @@ def _why_not(name: str, python: str) -> str:
 
 
 def install(python: Path, options: Sequence[str], wanted: Sequence[str], subject: str) -> None:
-    """Run pip for this interpreter; Python compiles later what is imported, a small part of it."""
+    """Run pip for this interpreter."""
+    # Python compiles later what is imported, a small part of it, if it may write bytecode. If not,
+    # each process would compile torch again.
+    compiled = "--compile" if sys.dont_write_bytecode else "--no-compile"
     command = [
         *(sys.executable, "-P", "-m", "pip", "--python", str(python), "install"),
-        *("--quiet", "--disable-pip-version-check", "--no-compile", *options, *wanted),
+        *("--quiet", "--disable-pip-version-check", compiled, *options, *wanted),
     ]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     if run.returncode:
