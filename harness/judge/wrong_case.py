@@ -14,11 +14,9 @@ from harness.trace import GRADIENT, Assembly, Entry, Trace
 
 # A name has to hold on so many wrong cases, which are among so many that are tried.
 WRONG, TRIED = 3, 24
-# What a variant of plain training gives on a case; None if it fails, or is not run any more.
+# What a variant of plain training gives on a case; None if the recipe does not take the variant,
+# or there is no time left for it.
 Predict = Callable[[Case, str], Trace | None]
-# A recipe may not take every change of its batch. After so many faults the other hypotheses are
-# left out, because each fault starts the ranks again.
-MOST_FAULTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +82,19 @@ def _has_wrong_gradient(comparison: Comparison) -> bool:
 
 @dataclass(slots=True)
 class Predictor:
-    """Runs variants of plain training of a job's recipe, until a limit of faults or of time."""
+    """Runs variants of plain training of a job's recipe while there is time."""
 
     job: Job
     pool: RankPool
     has_time: Callable[[], bool]
-    faults: int = 0
 
     def __call__(self, case: Case, variant: str) -> Trace | None:
-        """Return what a variant gives on a case; None if it fails, or is not run any more."""
-        if self.faults == MOST_FAULTS or not self.has_time():
+        """Return what a variant gives on a case; None if it fails, or there is no time."""
+        if not self.has_time():
             return None
         outcome = self.pool.run(case, self.job.recipe, oracle=True, plain=variant)
-        if isinstance(outcome, Assembly):
+        if isinstance(outcome, Assembly) and "loss" in outcome.trace:
             return outcome.trace
-        self.faults += 1
         return None
 
 

@@ -102,18 +102,19 @@ class Recipe:
         """Train with all rows on this rank, as usual, in a variant, or as a hypothesis says.
 
         `term NAME: HYPOTHESIS` takes a metric for the loss; without a hypothesis, as usual.
+        Nothing is emitted of a hypothesis that the recipe does not take.
         """
         dtype = torch.float64 if exactly else TORCH_DTYPES[case.dtype]
         rows = list(range(len(case.rows)))
         if variant == "reversed":
             rows.reverse()
         if variant in self.hypotheses:
-            self._run_hypothesis(self.hypotheses[variant], case, rank.device, emit)
+            self._try_hypothesis(self.hypotheses[variant], case, rank.device, emit)
             return
         if variant.startswith(TERM):
             term, _, name = variant.removeprefix(TERM).partition(": ")
             hypothesis = (self.hypotheses | of_terms())[name] if name else UNCHANGED
-            self._run_hypothesis(hypothesis, case, rank.device, emit, term)
+            self._try_hypothesis(hypothesis, case, rank.device, emit, term)
             return
         wider = 3 if variant == "wider" else 0
         layout: list[Tensor] = []
@@ -152,7 +153,7 @@ class Recipe:
         """What can be wrong with a step of this recipe, by name."""
         return hypotheses(self.columns)
 
-    def _run_hypothesis(
+    def _try_hypothesis(
         self,
         hypothesis: Hypothesis,
         case: Case,
@@ -160,6 +161,18 @@ class Recipe:
         emit: "Emit",
         term: str = "",
     ) -> None:
+        try:
+            model, loss = self._train_wrongly(hypothesis, case, device, term)
+        except torch.AcceleratorError:
+            # The device is of no use after it.
+            raise
+        except Exception:  # noqa: BLE001 - a loss may refuse a changed batch in any way.
+            return
+        emit_result(model, loss, emit)
+
+    def _train_wrongly(
+        self, hypothesis: Hypothesis, case: Case, device: torch.device, term: str
+    ) -> tuple[nn.Module, Tensor]:
         dtype = torch.float64
         if hypothesis.model is as_it_is:
             model = _model_of_hypotheses(self, hypothesis.case(case), device)
@@ -183,7 +196,7 @@ class Recipe:
                 if share.requires_grad:
                     share.backward()
                 total += share.detach()
-        emit_result(model, total, emit)
+        return model, total
 
     def _made(self, case: Case, name: str, rows: list[int]) -> list[tuple[int, Tensor]]:
         made = _computed(self, case)[name]

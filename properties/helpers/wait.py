@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 # Seconds before a test fails, and between two looks. A test that passes waits only as long as it
 # must.
-PATIENCE, BETWEEN = 120.0, 0.01
+PATIENCE, BETWEEN = 300.0, 0.01
 
 
 def eventually(holds: Callable[[], bool], patience: float = PATIENCE) -> bool:

@@ -4,7 +4,6 @@ import pytest
 
 from harness.case import Dtype
 from harness.compare import Verdict
-from harness.judge.wrong_case import MOST_FAULTS
 from harness.ranks.pool import RankPool
 from harness.report import explain
 from properties.helpers.judging import diagnosed, evaluate_all
@@ -82,12 +81,13 @@ def test_a_fault_is_found_and_named_in_any_style(
 def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
     pool: RankPool,
 ) -> None:
-    wrong = named("fussy__labels_lost")
+    wrong = named("fussy__positions_restarted")
     comparisons = evaluate_all(((case, wrong) for case in drawn("", 20)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
     before = pool.launches
-    assert diagnosed(failure, pool).inquiry.called == "label-lost-at-edge"
-    assert 0 < pool.launches - before <= MOST_FAULTS
+    assert diagnosed(failure, pool).inquiry.called == "positions-restarted"
+    # A hypothesis that a recipe does not take is not a fault.
+    assert pool.launches == before
 
 
 def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
