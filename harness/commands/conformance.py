@@ -60,6 +60,9 @@ class Conformance(Report, Pools):
     since: Annotated[Path | None, Parameter(metavar="DOCUMENT")] = None
     """a conformance.json of before: write since.md beside the pages, with what is new, mended or
     newly refused"""
+    mine: Annotated[Path | None, Parameter(metavar="FILE")] = None
+    """of one package: judge the entries that are nearest to this configuration, which is YAML,
+    JSON, or a script with the words of a command"""
     goldens: Folder = Path("golden")
     """the golden store"""
     device: Annotated[Literal["auto", "cpu", "cuda"], WORD] = "cpu"
@@ -82,6 +85,12 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     if versions and len({name.partition(".")[0] for name in names}) != 1:
         raise UsageError(f"--versions={as_text(versions)}: name one library")
     require_writable_report(options)
+    if options.mine is not None:
+        from harness.conformance.mine import choose_entries
+
+        entries, text = choose_entries(names, options.mine)
+        print(text, file=sys.stderr)  # noqa: T201 - it is no part of the document
+        names = tuple(entries)
     chosen = _choose_candidates(names, newest=options.newest, installed=not versions)
     if not chosen:
         raise UsageError("NAME: nothing is installed; see `candidates list`")

@@ -173,6 +173,22 @@ addressee = "toys/toylib"
 newest = "The same line."
 """
 
+OPTIONS = """
+[[trainer]]
+
+[trainer.defaults]
+mode = "plain"
+precision = "single"
+
+[trainer.entries]
+step = {}
+crowded = { mode = "crowded" }
+twice = { precision = "*" }
+
+[trainer.left_out]
+"offload" = "where things are"
+"""
+
 
 def write_package(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> Path:
     """Write the wiring as an installed package, and the library's wheels; return its folder."""
@@ -183,6 +199,7 @@ def write_package(folder: Path, *, pinned: str = "1.0", known: str = KNOWN) -> P
         "limits.py": LIMITS,
         "candidate.py": CANDIDATE,
         "mends.py": MENDS,
+        "options.toml": OPTIONS,
         "known.toml": known,
         "requirements.txt": f"# the library\ntoylib=={pinned}\n",
         "README.md": "A toy.\n",

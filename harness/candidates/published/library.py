@@ -7,6 +7,8 @@
     recipes.py        RECIPES: by key, the recipe of a step that plain training of it judges, and
                       not our own model; it does not import the library
     known.toml        the bugs that are known upstream
+    options.toml      what of a user's configuration each entry stands for; a library that is
+                      configured by code has none
     mends.py          MENDS: by key of known.toml, a context manager without that bug; it imports
                       the library inside, because only ranks have it
     requirements.txt  the pinned packages of its ranks; the first line is the library itself. A

@@ -59,7 +59,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch)
     patch.setattr("harness.conformance.drawn.MOST_RANKS", 2)
     patch.setattr("harness.conformance.drawn.PROBED", 100)
     patch.setattr("harness.conformance.examined.SMOKE", 5)
-    patch.setattr("harness.conformance.failures.SHRINK_SECONDS", 2.0)
+    patch.setattr("harness.conformance.failures.SHRINK_SECONDS", 30.0)
     libraries.cache_clear()
     yield folder
     libraries.cache_clear()
@@ -199,6 +199,16 @@ def test_a_step_and_its_script_run_with_the_library_of_an_environment(
         assert bool(re.match(head, run.stdout)) == (status == 1)
 
 
+MINE = """\
+mine.yaml, for toylib 1.0
+  judged     toy.step: model.mode plain
+             toy.twice: model.mode plain
+  left out   model.offload true: where things are
+  not known  name
+  listed     scaled (silent gradients): Gradients are three times too large
+"""
+
+
 @pytest.mark.slow
 def test_the_table_separates_known_bugs_new_bugs_and_mistakes_of_a_wiring(
     two_releases: Path, capsys: pytest.CaptureFixture[str]
@@ -206,11 +216,16 @@ def test_the_table_separates_known_bugs_new_bugs_and_mistakes_of_a_wiring(
     out = two_releases / "out"
     stored_in(two_releases / "golden")
     goldens = ["--goldens", str(two_releases / "golden")]
-    arguments = ["conformance", "toy.step", "toy.twice", "--cases", "8", *goldens]
+    mine = two_releases / "mine.yaml"
+    mine.write_text("model:\n  mode: plain\n  offload: true\nname: a run\n")
+    arguments = ["conformance", "toy", "--mine", str(mine), "--cases", "8", *goldens]
     # The wiring of toy.twice is wrong at sp 1, which is a fault and no finding.
     assert main([*arguments, "--out", str(out), "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)["found"]
-    step, twice = found["toy.step"], found["toy.twice"]
+    output, log = capsys.readouterr()
+    assert log.startswith(MINE)
+    found = json.loads(output)["found"]
+    assert list(found) == ["toy.step", "toy.twice"], "the third entry has another mode"
+    step, twice = found.values()
     assert twice["wiring"] == "at sp 1 it is not plain training"
     assert list(twice["stages"]) == ["sp 1"]
     assert step["wiring"] == ""
