@@ -1,6 +1,7 @@
 """The bank of mutants: what it holds, and that the check finds and names its mutants."""
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from harness.candidates.own.mutants.alone import ALONE
 from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.own.shares import step_of
 from harness.candidates.registry import SHARES
-from harness.case import parse
+from harness.case import Case, parse
 from harness.detection import Trial, Trier
 from harness.generation.situations.needs import UnknownNeed, lacking
 from harness.judge import Session
@@ -36,8 +37,13 @@ REQUEST = Request(
 
 
 def sample(keys: list[str], config: pytest.Config, first: int = 0) -> list[str]:
-    """Return every thirtieth key, which takes a quarter of a minute; with --all return all."""
+    """Return every thirtieth key; with --all return all."""
     return keys if config.getoption("--all") else keys[first::30]
+
+
+@cache
+def drawn(ranks: int, limits: str) -> list[Case]:
+    return draw(REQUEST, ranks, limits)
 
 
 def tried(
@@ -50,7 +56,7 @@ def tried(
     """Try each on cases within its limits."""
     trials = []
     for entry in entries:
-        cases = draw(REQUEST, pool.size, entry.limits)[:count]
+        cases = drawn(pool.size, entry.limits)[:count]
         trier = Trier(cases=cases, session=Session(pool), required_only=required_only)
         trials.append(trier.attempt(entry))
     return trials
