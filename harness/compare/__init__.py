@@ -27,6 +27,7 @@ from harness.compare.comparison import Comparison, Inquiry, Look, RanOn
 from harness.compare.differing import Differing
 from harness.compare.drift import Change, Drift, drift
 from harness.compare.elementwise import alike
+from harness.compare.error_elsewhere import with_error_of
 from harness.compare.finite_difference import NUDGES, slope_misfit
 from harness.compare.measurement import Divergence, KeyResult, Measurement
 from harness.compare.scale import Scale
@@ -61,5 +62,6 @@ __all__ = [
     "slope_misfit",
     "total",
     "unsupported_comparison",
+    "with_error_of",
     "worst_budget_use",
 ]

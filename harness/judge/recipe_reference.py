@@ -3,14 +3,16 @@
 A rank runs it, because a recipe is code of a stranger, as the step is. Before a step is blamed,
 the recipe runs again, with rows padded further and in another order. If its loss depends on
 either, or on earlier runs, the recipe is no reference. In a dtype that rounds, the same runs show
-how much of an error is rounding.
+how much of an error is rounding. All of them may be exact by luck: a KL of a thousandth that is
+computed as a difference of ones has few values in fp32. So the recipe also runs from weights that
+are moved farther, where its error is the distance from its own run in fp64.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.case import Case
-from harness.compare import ROUNDING_NUDGE, doubt
+from harness.compare import ROUNDING_NUDGE, doubt, with_error_of
 from harness.trace import COLUMN, GRADIENT, Assembly, Fault, Kind, Outcome, Trace, Unsupported
 
 USUAL = "plain"
@@ -20,6 +22,9 @@ CHANGES = {
     "wider": "rows are padded further",
     "reversed": "rows stand in another order",
 }
+# By how many roundings weights are moved to see other errors of the recipe: enough for each number
+# to round otherwise, and too few to make it another one.
+FARTHER = (-16, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class PlainRun:
     variant: str = USUAL
     # Whether it computes in fp64 throughout.
     is_exact: bool = False
+    # Whether its weights are so far from the case's that only its error is of use.
+    is_elsewhere: bool = False
 
 
 def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
@@ -49,6 +56,14 @@ def plain_runs(case: Case, *, again: bool) -> list[PlainRun]:
         runs += [
             PlainRun(replace(case, nudge=n), is_exact=is_exact) for n in nudges if abs(n) <= 1
         ]
+    if again and case.dtype != "fp64":
+        farther = (case.nudge + times * ROUNDING_NUDGE[case.dtype] for times in FARTHER)
+        runs += [
+            PlainRun(replace(case, nudge=n), is_exact=is_exact, is_elsewhere=True)
+            for n in farther
+            if abs(n) <= 1
+            for is_exact in (True, False)
+        ]
     return runs
 
 
@@ -64,7 +79,14 @@ def recipe_references(
         traces.append(_in_order(outcome.trace))
     oracle, *others = traces
     baselines = []
+    exact_elsewhere = Trace()
     for run, trace in zip(runs[1:], others, strict=True):
+        if run.is_elsewhere:
+            if run.is_exact:
+                exact_elsewhere = trace
+            else:
+                baselines.append(with_error_of(oracle, exact_elsewhere, trace))
+            continue
         why = doubt(oracle, trace) if run.is_exact else ""
         if why:
             is_moved = run.case.nudge != runs[0].case.nudge

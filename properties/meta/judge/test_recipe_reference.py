@@ -1,0 +1,62 @@
+"""How far plain training of a recipe strays from its oracle, if its own runs are exact by luck."""
+
+import numpy as np
+import pytest
+
+from harness.case import parse
+from harness.compare import Verdict, compare
+from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_references
+from harness.trace import Assembly, Entry, Trace
+
+CASE = parse("case/1 rows=3:111 heads=2/2 layers=1 vocab=8 sp=1 dim=2 dtype=fp32")
+KL, ROUNDING = 1.5e-3, 3.8e-8
+WEIGHTS = np.linspace(0.5, 1.5, 12)
+
+
+def outcome(kl: float, dtype: type = np.float64) -> Assembly:
+    trace = Trace()
+    for key, values in {"loss": 1.0, "grad.w": WEIGHTS, "metric.kl": kl}.items():
+        trace.put(key, Entry(np.asarray(values, dtype)))
+    return Assembly(trace)
+
+
+def ran(run: PlainRun) -> Assembly:
+    """Run a recipe whose KL has few values in fp32, of which one is right in this case."""
+    # Weights that are moved have another KL.
+    exact = KL + 1e-5 * run.case.nudge / 2.0**-24
+    if run.is_exact:
+        return outcome(exact)
+    return outcome(exact + ROUNDING if run.is_elsewhere else KL, np.float32)
+
+
+def compared(oracle: Trace, baselines: list[Trace], step: Assembly) -> Verdict:
+    against = CASE, "step", oracle, baselines, step
+    return compare(*against, of_our_model=False, reference="its recipe").verdict
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(False, Verdict.DIVERGED), (True, Verdict.WITHIN)])
+def test_a_step_is_not_blamed_for_a_rounding_that_plain_training_lacks_by_luck(
+    again: bool, verdict: Verdict
+) -> None:
+    runs = plain_runs(CASE, again=again)
+    references = recipe_references(runs, [ran(run) for run in runs], "plain")
+    assert isinstance(references, list)
+    oracle, *baselines = references
+    step = outcome(KL + ROUNDING)
+    assert compared(oracle, baselines, step) is verdict
+    # Another KL, as far away as that of moved weights, is still found.
+    wrong = outcome(KL + 1e-5)
+    assert compared(oracle, baselines, wrong) is Verdict.DIVERGED
+
+
+def test_what_is_infinite_elsewhere_is_no_error() -> None:
+    runs = plain_runs(CASE, again=True)
+    outcomes = [
+        outcome(np.inf)
+        if run.is_elsewhere
+        else outcome(KL, np.float64 if run.is_exact else np.float32)
+        for run in runs
+    ]
+    references = recipe_references(runs, outcomes, "plain")
+    assert isinstance(references, list)
+    assert all(float(trace["metric.kl"].values) == pytest.approx(KL) for trace in references)
