@@ -13,6 +13,8 @@ from harness.untrusted import BadInput, NotReadable, read_file
 MOST_BYTES = 1 << 20
 DOCUMENTS = (".yaml", ".yml", ".json")
 _ASSIGNED = re.compile(r"[+~]*([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+# The next option, and no value such as -1.
+_OPTION = re.compile(r"-(\D|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def _of_words(words: list[str]) -> dict[str, str]:
         if assigned := _ASSIGNED.fullmatch(word.removeprefix("--")):
             name, value = assigned.groups()
         elif word.startswith("--") and word != "--":
-            name, value = word[2:], "true" if after.startswith("-") else after
+            name, value = word[2:], "true" if _OPTION.match(after) else after
         else:
             continue
         value = as_text(Template(value).safe_substitute(variables))

@@ -125,6 +125,15 @@ def test_numbers_are_compared_as_numbers_and_lists_are_joined(tmp_path: Path) ->
     assert read_configuration(file).settings == settings
 
 
+def test_an_option_has_the_next_word_for_its_value_unless_that_is_an_option(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine"
+    file.write_text("train --least -1 --rows 3 --packing -n 2 --on\n")
+    settings = {"least": "-1", "rows": "3", "packing": "true", "on": "true"}
+    assert read_configuration(file).settings == settings
+
+
 @pytest.mark.parametrize(
     ("names", "file", "message"),
     [
