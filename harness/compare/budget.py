@@ -44,8 +44,8 @@ weights does to a gradient is its condition number, which 1e-12 of the slice doe
 A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitude to be measured
 by: kernels leave a few roundings of the largest gradient in it. As many are allowed, and in
 addition what plain training itself leaves in it. If all gradients are that small beside the loss,
-such as those of a balanced router in a batch without targets, they are roundings of numbers of the
-size of the loss.
+such as those of a balanced router in a batch without targets, or of a pair of equal rows, they are
+roundings of numbers of the size of the loss.
 """
 
 import re

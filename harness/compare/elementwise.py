@@ -129,9 +129,9 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
                 by_kind.setdefault(kind, []).append((by_key[key], rms))
     medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
     size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
-    # If all gradients are roundings of the loss, only its size can say how large roundings are.
-    # Baselines other than the oracle would show it by their own error.
-    if gradient not in by_kind and 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
+    # If all gradients are roundings of the loss, only its size can say how large roundings are. A
+    # baseline does not: where all cancels, it may have nothing left in some slices.
+    if 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
         largest[gradient] = size
     return Noise(
         by_key,

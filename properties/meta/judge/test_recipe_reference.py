@@ -1,4 +1,4 @@
-"""How far plain training of a recipe strays from its oracle, if its own runs are exact by luck."""
+"""How far a step may stray where plain training of its recipe is exact, or nearly so, by luck."""
 
 import numpy as np
 import pytest
@@ -60,3 +60,20 @@ def test_what_is_infinite_elsewhere_is_no_error() -> None:
     references = recipe_references(runs, outcomes, "plain")
     assert isinstance(references, list)
     assert all(float(trace["metric.kl"].values) == pytest.approx(KL) for trace in references)
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(1.8e-8, Verdict.WITHIN), (1e-5, Verdict.DIVERGED)])
+def test_where_all_gradients_cancel_a_slice_may_keep_more_than_plain_training_keeps_in_it(
+    left: float, verdict: Verdict
+) -> None:
+    def of(rounding: float, first: float, dtype: type) -> Assembly:
+        """Return a step on a pair of equal rows, where no gradient but rounding is left."""
+        cancelled = outcome(KL, dtype)
+        gradient = np.full((4, 3), rounding)
+        gradient[0] = first
+        cancelled.trace.put("grad.w", Entry(gradient.astype(dtype)))
+        return cancelled
+
+    oracle = of(3e-16, 3e-23, np.float64).trace
+    baseline = of(1.7e-7, 7e-10, np.float32).trace
+    assert compared(oracle, [baseline], of(1.7e-7, left, np.float32)) is verdict
