@@ -45,7 +45,8 @@ A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitu
 by: kernels leave a few roundings of the largest gradient in it. As many are allowed, and in
 addition what plain training itself leaves in it. If all gradients are that small beside the loss,
 such as those of a balanced router in a batch without targets, or of a pair of equal rows, they are
-roundings of numbers of the size of the loss.
+roundings of numbers of the size of the loss; below fp64 `own` is then the baseline's largest error
+in the whole tensor, for it may have nothing left in a slice.
 """
 
 import re

@@ -42,6 +42,8 @@ class Noise:
     median_rms: dict[str, float]
     # By kind, the largest oracle value over the tensors of that kind.
     largest: dict[str, float]
+    # Whether all gradients are zero in exact arithmetic, though not in fp64.
+    has_cancelled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +131,17 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
                 by_kind.setdefault(kind, []).append((by_key[key], rms))
     medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
     size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
-    # If all gradients are roundings of the loss, only its size can say how large roundings are. A
-    # baseline does not: where all cancels, it may have nothing left in some slices.
-    if 0.0 < largest.get(gradient, 0.0) <= ZERO * size:
+    has_cancelled = 0.0 < largest.get(gradient, 0.0) <= ZERO * size
+    # If all gradients are roundings of the loss, only its size can say how large roundings are.
+    # Baselines other than the oracle would show it by their own error.
+    if has_cancelled and gradient not in by_kind:
         largest[gradient] = size
     return Noise(
         by_key,
         {kind: extreme for kind, (extreme, _) in medians.items()},
         {kind: rms for kind, (_, rms) in medians.items()},
         largest,
+        has_cancelled,
     )
 
 
@@ -211,6 +215,9 @@ def _allowed_by_slice(
         # The only baseline is the oracle, which has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = np.max([_largest_by_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
+    if noise.has_cancelled and key.startswith(GRADIENT):
+        # Where all cancels, a baseline may have nothing left in some of the slices.
+        own = np.full_like(own, own.max(initial=0.0))
     relative = max(noise.by_key.get(key, 0.0), noise.median.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
