@@ -87,7 +87,7 @@ def test_a_part_of_a_configuration_asks_for_its_own_trainer(tmp_path: Path) -> N
     file = tmp_path / "mine.sh"
     file.write_text("critic.use_dynamic_bsz=true critic.pad_to_length=true critic.strategy=fsdp")
     entries, text = choose_entries(["verl"], file)
-    # Its loss is the mean of rows, so a critic without it is as near.
+    # It differs in the loss alone, the other critics in two settings.
     assert entries == ["verl.critic-dynamic"]
     assert "otherwise  loss_agg_mode token-mean, by default; judged with" in text
     assert "critic.strategy fsdp; judged with fsdp2" in text
