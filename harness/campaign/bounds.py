@@ -36,6 +36,7 @@ LISTED: dict[str, Callable[[Case], Iterable[object]]] = {
     "kernel": lambda case: [case.kernel],
     "model": lambda case: [case.model],
     "wrapper": lambda case: [case.wrapper],
+    "settings": lambda case: [f"{name}={value}" for name, value in case.settings],
 }
 # In place of what the case says, if the step has a recipe.
 OF_RECIPE = {"loss": ["of the recipe"], "model": ["of the recipe"]}
@@ -94,6 +95,7 @@ def _as_ranges(values: list[str]) -> Iterator[str]:
     yield from (value for value in values if not value.isdecimal())
 
 
-def _sort_key(value: str) -> tuple[int, str]:
-    """Sort numbers by their size."""
-    return len(value), value
+def _sort_key(value: str) -> tuple[str, int, str]:
+    """Sort numbers by their size, and settings by their names."""
+    name, equals, _ = value.partition("=")
+    return name if equals else "", len(value), value

@@ -15,7 +15,12 @@ def closing(summary: Summary, status: int) -> str:
     advice = "Raise --limit" if summary.ended == LIMIT else f"{LEAVE_OUT}, or {more}"
     tallies = summary.tallies.items()
     reasons = [why for name, tally in tallies if (why := _why_no_pass(name, tally, advice))]
-    warnings = [warning for name, tally in tallies if (warning := _hidden_warning(name, tally))]
+    warnings = [
+        text
+        for name, tally in tallies
+        for text in (_hidden_warning(name, tally), _warn_of_settings(name, tally))
+        if text
+    ]
     if status == 0 and reasons:
         reasons = ["every case passed, but for what is listed as known"]
     if summary.missing:
@@ -90,6 +95,16 @@ def _why_too_few(candidate: str, tally: Tally) -> str:
         f"{f', too few to be judged on {wanted}' if tally.lacking else ''}; {count} times because "
         f"of '{reason}': leave such cases out with --loss, --dtype, --sp, --dp, --ranks, --kernel "
         "and --set"
+    )
+
+
+def _warn_of_settings(candidate: str, tally: Tally) -> str:
+    """Return a warning if settings changed nothing, or an empty text."""
+    if not tally.without_effect:
+        return ""
+    return (
+        f"{candidate} does the very same with and without {', '.join(tally.without_effect)}: "
+        "the same bits and messages in each of a few cases"
     )
 
 

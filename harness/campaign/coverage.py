@@ -21,7 +21,7 @@ import msgspec
 from harness.campaign.counts import Count, add_by_name
 from harness.campaign.request import Request
 from harness.case import Case
-from harness.case.stated import ASKED, read_stated
+from harness.case.stated import ASKED, read_stated, value_of
 from harness.plan import plan
 from harness.untrusted import fitted
 from harness.verdict import Verdict
@@ -50,7 +50,7 @@ def sharing_requirement(sp: int) -> str:
 
 def _field_value(case: Case, field: str) -> str:
     """Name the requirement that a field of a case has the value that it has in this case."""
-    return f"{field}={getattr(case, field)}"
+    return f"{field}={value_of(case, field)}"
 
 
 def named_values(request: Request) -> Iterator[str]:

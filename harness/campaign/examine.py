@@ -93,6 +93,8 @@ class Examiner:
         standings = _standings(summary, source, pending)
         try:
             self._judge(source, summary, standings, view)
+            if lot.begins:
+                self._look_for_effects(standings)
             for standing in standings.values():
                 self._explain(summary, standing.found, source, view)
         except KeyboardInterrupt:
@@ -179,6 +181,14 @@ class Examiner:
             standing = standings[candidate]
             if not standing.is_done and not source.is_given_up(standing):
                 yield case, candidate
+
+    def _look_for_effects(self, standings: Mapping[str, Standing]) -> None:
+        """Find the settings without effect of each candidate that did not fail."""
+        pool = self.session.pool
+        for name, standing in standings.items():
+            if not standing.tally.failed:
+                candidate = locate(name)
+                standing.tally.without_effect = [*standing.stated.without_effect(candidate, pool)]
 
     def _explain(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from harness.campaign.tally import Tally
 from harness.compare import Comparison
 from harness.failure.signature import mark_of
+from harness.judge.effect import Stated
 
 
 @dataclass(slots=True)
@@ -21,12 +22,16 @@ class Standing:
     # The candidate's limits, once a case was outside them, and how many cases were.
     limits: str = ""
     outside_limits: int = 0
+    # Cases that passed, by the settings that they state.
+    stated: Stated = field(default_factory=Stated)
 
     def add(
         self, comparison: Comparison, situations: Iterable[str] = (), seconds: float = 0.0
     ) -> bool:
         """Count one comparison; return whether it is a failure with a new mark."""
         self.tally.add(comparison, situations, seconds)
+        if comparison.verdict.passed:
+            self.stated.add(comparison.case)
         if comparison.limits:
             self.limits = comparison.limits
             self.outside_limits += 1

@@ -33,7 +33,7 @@ DOCUMENT_FIELDS = (
     *("verdict", "judged", "verdicts", "refused", "unjudgeable", "lacking", "known", "elements"),
     *("uncompared", "asked_again", "shared", "silent", "used", "histogram", "situations", "pace"),
     *("coverage", "unexamined", "bounds", "leanings", "leans", "failures", "gradients", "zeros"),
-    *("kept", "marks"),
+    *("kept", "marks", "without_effect"),
 )
 
 
@@ -120,6 +120,8 @@ class Tally(msgspec.Struct):
     # How many cases failed, by their marks: the verdict, the tensor or fault that the failure
     # begins with, and what its tensors look like.
     marks: Counter[str] = msgspec.field(default_factory=Counter)
+    # Values of settings of the step that changed nothing in a few cases that passed.
+    without_effect: list[str] = []
 
     def add(
         self, comparison: "Comparison", situations: Iterable[str] = (), seconds: float = 0.0
@@ -181,6 +183,7 @@ class Tally(msgspec.Struct):
             zeros=self.zeros + other.zeros,
             kept=self.kept + other.kept,
             marks=self.marks + other.marks,
+            without_effect=sorted({*self.without_effect, *other.without_effect}),
         )
 
     @property

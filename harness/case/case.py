@@ -1,6 +1,7 @@
 """The dataclass `Case`, with the checks that make every instance valid."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -21,6 +22,8 @@ Columns = Literal["drawn", "signs", "one", "zero"]
 # A power of two, so that multiplying by it rounds nothing.
 LEARNING_RATE = 2.0**-5
 MAX_TOKENS = 1 << 24
+_SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,79}")
+_SETTING_VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,8 @@ class Case:
     The case takes `steps` training steps on the same rows, and the last one is judged. Each
     earlier step ends in plain SGD with LEARNING_RATE. Before the first step, `nudge` moves the
     seeded weights by that much along a seeded direction. `columns` is what the drawn columns of a
-    recipe hold: numbers, only their signs, ones or zeros.
+    recipe hold: numbers, only their signs, ones or zeros. `settings` are names and values, as
+    texts, of settings of the step; those that a case leaves out have their defaults.
 
     The remaining fields change how training runs the step; they must not change its result:
     `wrapper` is what reduces gradients over ranks, `sync` whether that happens after the last
@@ -72,6 +76,7 @@ class Case:
     steps: int = 1
     nudge: float = 0.0
     columns: Columns = "drawn"
+    settings: tuple[tuple[str, str], ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,6 +93,8 @@ class Case:
             )
         if self.ids is not None:
             self._check_ids(self.ids)
+        if self.settings != ():
+            self._check_settings()
 
     def _check_kinds(self) -> None:
         for field, least, most in (
@@ -194,6 +201,17 @@ class Case:
                         f"outside the vocabulary 0..{self.vocab - 1}; raise vocab or fix the id",
                     )
 
+    def _check_settings(self) -> None:
+        if type(self.settings) is not tuple or not all(map(_is_setting, self.settings)):
+            raise InvalidCase.because(
+                "settings",
+                repr(self.settings),
+                "use pairs of a name and a value, of letters, digits and the signs _ . + -",
+            )
+        names = [name for name, _ in self.settings]
+        if names != sorted(set(names)):
+            raise InvalidCase.because("settings", repr(names), "sort them, and state each once")
+
     @property
     def tokens(self) -> int:
         """The number of real tokens in all rows."""
@@ -247,6 +265,15 @@ class Case:
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """Print the line in Hypothesis and notebooks, which else print the fields one by one."""
         printer.text(str(self))
+
+
+def _is_setting(pair: object) -> bool:
+    return (
+        type(pair) is tuple
+        and len(pair) == 2
+        and all(type(text) is str for text in pair)
+        and bool(_SETTING_NAME.fullmatch(pair[0]) and _SETTING_VALUE.fullmatch(pair[1]))
+    )
 
 
 # The default of every field.

@@ -39,6 +39,8 @@ UNLESS_DEFAULT = {
     "columns": "columns",
 }
 LAST = {"dtype": "dtype", "seed": "seed"}
+# Precedes the name of a setting of the step, as in setting.packed=true.
+SETTING = "setting."
 
 
 def format_line(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
@@ -49,7 +51,9 @@ def format_line(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
         words.append(f"ids={','.join(rows)}")
     words.append(f"heads={fields['heads']}/{fields['kv_heads']}")
     changed = {n: a for n, a in UNLESS_DEFAULT.items() if fields[a] != defaults[a]}
-    words += [f"{n}={_format_value(fields[a])}" for n, a in {**ALWAYS, **changed, **LAST}.items()]
+    words += [f"{n}={_format_value(fields[a])}" for n, a in {**ALWAYS, **changed}.items()]
+    words += [f"{SETTING}{name}={value}" for name, value in fields["settings"]]
+    words += [f"{n}={_format_value(fields[a])}" for n, a in LAST.items()]
     return " ".join(words)
 
 

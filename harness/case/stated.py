@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.case.case import Case
 from harness.case.invalid import InvalidCase
-from harness.case.line import ALWAYS, UNLESS_DEFAULT
+from harness.case.line import ALWAYS, SETTING, UNLESS_DEFAULT
 from harness.case.text import parse
 from harness.untrusted import BadInput
 
@@ -42,7 +42,8 @@ class InvalidField(BadInput):
 def read_stated(text: str) -> tuple[str, tuple[Any, ...]]:
     """Return a field of `Case` and its allowed values, from a text such as `layers=1,2`.
 
-    Raises `BadField` also for a field that has an option of its own.
+    A setting counts as a field, such as `setting.packed`. Raises `InvalidField` also for a field
+    that has an option of its own.
     """
     return _read(text, {name: field for name, field in FIELDS.items() if name not in ASKED})
 
@@ -59,10 +60,35 @@ def split_by_option(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], 
     return by_option, tuple(others)
 
 
+def arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields, among which settings count, as arguments of `Case`."""
+    settings = {name: value for name, value in fields.items() if name.startswith(SETTING)}
+    if not settings:
+        return dict(fields)
+    pairs = sorted((name.removeprefix(SETTING), value) for name, value in settings.items())
+    others = {name: value for name, value in fields.items() if name not in settings}
+    return {**others, "settings": tuple(pairs)}
+
+
+def value_of(case: Case, field: str) -> object:
+    """Return the value of a field, or of a setting; None for a setting that is not stated."""
+    if field.startswith(SETTING):
+        return dict(case.settings).get(field.removeprefix(SETTING))
+    return getattr(case, field)
+
+
+def undeclared_setting(case: Case, limits: str) -> str:
+    """Return the first setting of a case that limits do not name, or ""."""
+    names = {limit.partition("=")[0] for limit in limits.split()}
+    settings = (f"{SETTING}{name}" for name, _ in case.settings)
+    return next((name for name in settings if name not in names), "")
+
+
 def violated_limit(case: Case, limits: str, ranks: int, without: Container[str] = ()) -> str:
     """Return the first limit that a case violates on a pool of so many ranks, or "".
 
-    Limits on the fields in `without` do not apply.
+    Limits on the fields in `without` do not apply. A setting that the case leaves out has its
+    default, which is within all limits.
     """
     for limit in _split(limits):
         if limit == ALL_RANKS:
@@ -70,7 +96,9 @@ def violated_limit(case: Case, limits: str, ranks: int, without: Container[str] 
                 return f"{limit}, of which there are {ranks}"
             continue
         attribute, values = _read(limit, FIELDS)
-        if attribute not in without and getattr(case, attribute) not in values:
+        value = value_of(case, attribute)
+        is_default = value is None and attribute.startswith(SETTING)
+        if attribute not in without and not is_default and value not in values:
             return limit
     return ""
 
@@ -106,6 +134,8 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
         raise InvalidField(f"{text}: ends with a comma; write a list without blanks, {name}=1,2")
     if name in FIELDS and name not in fields:
         raise InvalidField(f"{text}: {name} has an option of its own; use that")
+    if name.startswith(SETTING):
+        return name, tuple(_read_value(name, name, value) for value in values.split(","))
     if name not in fields:
         near = ", ".join(get_close_matches(name, fields, 3, 0.0))
         raise InvalidField(f"{text}: a case has no such field to be stated; near: {near}")
@@ -124,7 +154,7 @@ def _read_value(name: str, attribute: str, text: str) -> object:
     reason = ""
     for line in SAMPLE_LINES:
         try:
-            return getattr(parse(f"{line} {name}={text}"), attribute)
+            return value_of(parse(f"{line} {name}={text}"), attribute)
         except InvalidCase as error:
             reason = reason or str(error)
     also = "; or none" if name == "window" else ""

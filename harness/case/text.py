@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.case.case import CHOICES, MAX_TOKENS, USUAL, Case
 from harness.case.invalid import InvalidCase
-from harness.case.line import ALWAYS, FORMAT, LAST, UNLESS_DEFAULT
+from harness.case.line import ALWAYS, FORMAT, LAST, SETTING, UNLESS_DEFAULT
 from harness.case.row import Row
 
 # More characters than the line of any valid case has.
@@ -33,19 +33,25 @@ def parse(text: str) -> Case:
             "case", repr(head), f"a case line starts with case/{FORMAT} in this version"
         )
     fields: dict[str, Any] = {}
+    settings: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if name not in _READERS:
-            known = ", ".join(_READERS)
+        is_setting = name.startswith(SETTING)
+        if not is_setting and name not in _READERS:
+            known = ", ".join((*_READERS, f"{SETTING}NAME"))
             raise InvalidCase.because(name or "case", repr(word), f"unknown field; use {known}")
         if not equals:
             raise InvalidCase.because(name, "nothing", f"write {name}=VALUE")
-        if any(field in fields for field in _FIELDS.get(name, (name,))):
+        if name in settings or any(field in fields for field in _FIELDS.get(name, (name,))):
             raise InvalidCase.because(name, value, "stated twice; keep one")
-        fields.update(_READERS[name](name, value))
+        if is_setting:
+            settings[name] = value
+        else:
+            fields.update(_READERS[name](name, value))
     if "rows" not in fields:
         raise InvalidCase.because("rows", "nothing", "a case needs rows, for example rows=3:111")
-    return Case(**fields)
+    named = ((name.removeprefix(SETTING), value) for name, value in settings.items())
+    return Case(**fields, settings=tuple(sorted(named)))
 
 
 def read_mask(field: str, text: str) -> str:

@@ -116,6 +116,7 @@ def size(case: Case) -> tuple[int, ...]:
         case.head_dim,
         case.vocab,
         sum(getattr(case, name) != value for name, value in PLAIN_OPTIONS.items()),
+        len(case.settings),
         sum(row.side == "left" for row in case.rows),
         sum(_mask_size(row.mask) for row in case.rows),
         _ids_size(case),

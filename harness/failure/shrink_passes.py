@@ -102,6 +102,15 @@ def reset_options(_: Case) -> Iterator[Change]:
     yield from ({name: value} for name, value in PLAIN_OPTIONS.items())
 
 
+def reset_settings(case: Case) -> Iterator[Change]:
+    """Leave all settings of the step at their defaults, or one of them."""
+    yield {"settings": ()}
+    yield from (
+        {"settings": tuple(other for other in case.settings if other is not setting)}
+        for setting in case.settings
+    )
+
+
 def simplify_rows(case: Case) -> Iterator[Change]:
     """Pad all rows on the right and fill their masks; or change the side or mask of one row."""
     yield {"rows": tuple(Row("1" * len(row)) for row in case.rows)}
@@ -145,6 +154,7 @@ PASSES: tuple[Callable[[Case], Iterator[Change]], ...] = (
     narrow_heads,
     reduce_vocabulary,
     reset_options,
+    reset_settings,
     simplify_rows,
     simplify_ids,
     lower_seed,

@@ -20,7 +20,7 @@ from itertools import islice, product
 from typing import Any
 
 from harness.case import Case, Dtype, InvalidCase, Kernel, LossContract, Row, Side, Wrapper
-from harness.case.stated import read_stated
+from harness.case.stated import arguments, read_stated
 
 WINDOW, HEAD_DIM = 2, 4
 Fields = dict[str, Any]
@@ -88,7 +88,7 @@ class Small:
             first += len(row)
         ids[-1] = (*ids[-1][:-1], 0)
         usual = {"heads": 4 * sp, "head_dim": HEAD_DIM, "vocab": self.tokens + 1}
-        return Case(**(usual | {"ids": tuple(ids), "seed": self.seed} | fields))
+        return Case(**(usual | {"ids": tuple(ids), "seed": self.seed} | arguments(fields)))
 
 
 def batches(tokens: int) -> Iterator[tuple[Row, ...]]:

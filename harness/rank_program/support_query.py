@@ -11,7 +11,12 @@ from harness.candidates.beside import put_first, require_own
 from harness.candidates.protocol import PlainTraining
 from harness.candidates.registry import UnknownCandidate, locate_recipe
 from harness.case import Case
-from harness.case.stated import InvalidField, require_valid_limits, violated_limit
+from harness.case.stated import (
+    InvalidField,
+    require_valid_limits,
+    undeclared_setting,
+    violated_limit,
+)
 from harness.importing import without_a_search_for_garbage
 from harness.watch.recorder import RECEIVED, Recorder
 from harness.wire.messages import Run
@@ -34,8 +39,10 @@ def load(request: Run, case: Case, recorder: Recorder) -> tuple[Candidate | None
     limits = getattr(candidate, "limits", "")
     ignored = OF_WHAT_IS_JUDGED if request.oracle else ()
     limit = violated_limit(case, limits, get_world_size(), ignored)
+    setting = undeclared_setting(case, limits)
+    refusal = f"its limits are {limit}" if limit else f"it has no {setting}" if setting else ""
     with asking(oracle=request.oracle):
-        reason = f"its limits are {limit}" if limit else candidate.supports(case)
+        reason = refusal or candidate.supports(case)
     recorder.note_progress(RECEIVED)
     if reason is None:
         return candidate, "", ""

@@ -13,6 +13,7 @@ from typing import Any
 from harness.case import Case
 from harness.recipes.columns import computed, row, target, token
 from harness.recipes.recipe import Recipe
+from harness.recipes.settings import NONE, Settings
 from harness.recipes.step import LIMITS, Step
 
 __all__ = ["Recipe", "Step", "computed", "row", "step", "target", "token"]
@@ -24,12 +25,14 @@ def step(
     micro_batches: bool = False,
     limits: str = "",
     supports: Callable[[Case], str | None] | None = None,
+    settings: Settings = NONE,
 ) -> Callable[[Callable[..., Any]], Step]:
     """Make a candidate of the function below: `(model, batch, mesh) -> loss`.
 
     With `micro_batches` the function is given a list of batches; without, a case has one. `limits`
     and `supports` are those of a candidate. A field that `limits` leaves out has the limit of
-    `LIMITS`.
+    `LIMITS`. Each of the `settings`, of which the default comes first, is given to the function by
+    name, as are those of the recipe.
     """
     stated = [limit.partition("=")[0] for limit in limits.split()]
     usual = LIMITS if micro_batches else f"{LIMITS} micro=1"
@@ -38,7 +41,12 @@ def step(
 
     def decorate(function: Callable[..., Any]) -> Step:
         return Step(
-            function, recipe, micro_batches=micro_batches, limits=limits, supports=supports
+            function,
+            recipe,
+            micro_batches=micro_batches,
+            limits=limits,
+            supports=supports,
+            settings=settings,
         )
 
     return decorate

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.hypothesis import Hypothesis, answering, as_it_is, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted
+from harness.recipes.settings import Settings, chosen, require_valid
 from harness.recipes.weights import fill
 from harness.reference.weights import TORCH_DTYPES
 from harness.trace import COMPUTED, DRAWN
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 TERM = "term "
 UNCHANGED = Hypothesis("", "")
 Build = Callable[[Case], nn.Module]
-# loss(model, batch), with metrics beside it if there are any.
-Loss = Callable[[Any, Batch], "Tensor | tuple[Tensor, Metrics]"]
+# loss(model, batch), with metrics beside it if there are any; settings are given by name.
+Loss = Callable[..., "Tensor | tuple[Tensor, Metrics]"]
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A model, its loss on all rows of the global batch, and the columns that the loss reads.
+    """A model, its loss on all rows of the global batch, and what the loss takes besides.
+
+    That is the columns that it reads, and settings: by name, the values to try, the default first.
 
     The loss on the global batch is the contract: a step on any number of ranks, replicas and
     micro-batches must have the same loss and the same gradients.
@@ -45,6 +48,10 @@ class Recipe:
     model: Build
     loss: Loss
     columns: Mapping[str, Column] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_valid(self.settings, self.loss)
 
     def refuses(self, case: Case) -> str | None:
         """Return why no step of this recipe runs a case, or None."""
@@ -53,6 +60,10 @@ class Recipe:
         ):
             return f"columns={case.columns}: its recipe draws no column"
         return None
+
+    def loss_of(self, case: Case) -> Loss:
+        """Return the loss with the settings of a case."""
+        return partial(self.loss, **chosen(self.settings, case))
 
     @as_asked()
     def build(
@@ -123,13 +134,13 @@ class Recipe:
             model = self.build(other, rank.device, dtype)
             batch = self.batch(other, rows, rank.device, dtype, wider=wider)
             with computing_in(dtype), embedded(model) as calls:
-                self.loss(model, batch)
+                self.loss_of(case)(model, batch)
             layout = numbers(other, calls)
         model = self.build(case, rank.device, dtype)
         batch = self.batch(case, rows, rank.device, dtype, wider=wider)
         self._emit_columns(case, batch, emit)
         with computing_in(dtype), emitted(model, layout, emit):
-            result = self.loss(model, batch)
+            result = self.loss_of(case)(model, batch)
             parted(result)[0].backward()
         emit_result(model, result, emit)
 
@@ -190,7 +201,7 @@ class Recipe:
             for factor, part in hypothesis.of(micro_batches, case):
                 masked, seen = masked_for_model(model, part), seeing(model, hypothesis.seen, part)
                 with masked, seen, answering(model, hypothesis.logits, part, case):
-                    loss, metrics = parted(self.loss(model, part))
+                    loss, metrics = parted(self.loss_of(case)(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.
                 if share.requires_grad:

@@ -15,6 +15,7 @@ from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
 from harness.recipes.result import emit_result, is_traced, silent
+from harness.recipes.settings import NONE, Settings, as_limits, chosen, require_valid
 from harness.reference.weights import TORCH_DTYPES
 
 if TYPE_CHECKING:
@@ -39,11 +40,14 @@ class Step:
         micro_batches: bool,
         limits: str,
         supports: Callable[[Case], str | None] | None,
+        settings: Settings = NONE,
     ) -> None:
         update_wrapper(self, function)
         self.function, self.recipe = function, recipe
+        self.settings = {**recipe.settings, **settings}
+        require_valid(self.settings, function)
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.limits = limits
+        self.limits = f"{limits} {as_limits(self.settings)}".rstrip()
         self._micro_batches, self._supports = micro_batches, supports
 
     def __call__(self, *given: Any, **named: Any) -> Any:
@@ -74,7 +78,12 @@ class Step:
         ]
         mesh = mesh_of(rank, case.dp, case.sp)
         with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
-            result = self.function(model, parts if self._micro_batches else parts[0], mesh)
+            result = self.function(
+                model,
+                parts if self._micro_batches else parts[0],
+                mesh,
+                **chosen(self.settings, case),
+            )
         return model, result, calls
 
     def run_plain(

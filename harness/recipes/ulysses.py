@@ -35,9 +35,9 @@ def ulysses(recipe: Recipe, **options: Any) -> Step:
     """Return a right step of a recipe; `options` are those of `step`."""
 
     @step(recipe, **options)
-    def ulysses_step(model: Any, batch: Batch, mesh: Any) -> Any:
+    def ulysses_step(model: Any, batch: Batch, mesh: Any, **settings: Any) -> Any:
         rows = of_all_replicas(batch, mesh["dp"].get_group())
-        loss, metrics = parted(recipe.loss(Shared(model, mesh), rows))
+        loss, metrics = parted(recipe.loss(Shared(model, mesh), rows, **settings))
         loss.backward()
         for parameter in model.parameters():
             if not parameter.requires_grad:

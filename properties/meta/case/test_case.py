@@ -47,6 +47,10 @@ def test_a_line_parses_to_the_same_case_with_its_fields_in_any_order(
         ),
         "case/1 rows=2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 columns=signs dtype=fp64 seed=0",
         (
+            "case/1 rows=2:11 heads=2/2 layers=1 vocab=32 sp=2 dp=1 tied=1 setting.clip=1e-05 "
+            "setting.mode=seq-mean dtype=fp64 seed=0"
+        ),
+        (
             "case/1 rows=2:11,2:01 heads=2/2 layers=1 vocab=32 sp=2 dp=1 micro=2 wrapper=fsdp "
             "sync=each compiled=1 mixed=1 dtype=bf16 seed=0"
         ),
@@ -123,6 +127,10 @@ def test_stated_ids_replace_the_ids_of_the_seed() -> None:
         ("case/1 rows=3:111 loss=mean", "loss='mean': use one of token-mean, "),
         ("case/1 rows=3:111 dtype=fp8", "dtype='fp8': use one of fp64, "),
         ("case/1 rows=3:111 columns=two", "columns='two': use one of drawn, signs, one, zero"),
+        ("case/1 rows=3:111 setting.a=1 setting.a=2", "setting.a=2: stated twice; keep one"),
+        ("case/1 rows=3:111 setting.a", "setting.a=nothing: write setting.a=VALUE"),
+        ("case/1 rows=3:111 setting.=1", "settings=(('', '1'),): use pairs of a name and a value"),
+        ("case/1 rows=3:111 setting.a=b;c", "settings=(('a', 'b;c'),): use pairs of a name and"),
         ("case/1 rows=3:111 kernel=magic", "kernel='magic': use one of eager, "),
         ("case/1 rows=3:111 heads=4/x", "heads=x: use a whole number"),
         ("case/1 rows=3:1111", "rows[0]=3:1111: a mask of 4 bits on 3 tokens would supervise pad"),
