@@ -18,6 +18,7 @@ def _cutting_window(case: Case, window: int) -> list[int]:
     return [window] if any(row.mask.rfind("1") > window for row in case.rows) else []
 
 
+SETTINGS = "settings"
 # The values of a case that the bounds list, by the name that they have there.
 LISTED: dict[str, Callable[[Case], Iterable[object]]] = {
     "rows": lambda case: [len(case.rows)],
@@ -36,7 +37,7 @@ LISTED: dict[str, Callable[[Case], Iterable[object]]] = {
     "kernel": lambda case: [case.kernel],
     "model": lambda case: [case.model],
     "wrapper": lambda case: [case.wrapper],
-    "settings": lambda case: [f"{name}={value}" for name, value in case.settings],
+    SETTINGS: lambda case: [f"{name}={value}" for name, value in case.settings],
 }
 # In place of what the case says, if the step has a recipe.
 OF_RECIPE = {"loss": ["of the recipe"], "model": ["of the recipe"]}
@@ -77,6 +78,7 @@ class Bounds(msgspec.Struct, forbid_unknown_fields=True):
         if not self.values:
             return ""
         listed = {name: ",".join(_as_ranges(self.values[name])) for name in LISTED}
+        listed[SETTINGS] = " ".join(_by_name(self.values[SETTINGS]))
         parts = [f"{name} {values}" for name, values in listed.items() if values]
         off = [name for name in SWITCHES if self.values[name] == ["0"]]
         return f"bounds: {'; '.join(parts)}" + (f"; none {', '.join(off)}" if off else "")
@@ -93,6 +95,13 @@ def _as_ranges(values: list[str]) -> Iterator[str]:
         first, *others = (number for _, number in run)
         yield f"{first}-{others[-1]}" if others else str(first)
     yield from (value for value in values if not value.isdecimal())
+
+
+def _by_name(settings: list[str]) -> Iterator[str]:
+    """Yield each setting once, with all of its values."""
+    pairs = (setting.split("=", 1) for setting in settings)
+    for name, of_name in groupby(pairs, lambda pair: pair[0]):
+        yield f"{name}={','.join(value for _, value in of_name)}"
 
 
 def _sort_key(value: str) -> tuple[str, int, str]:

@@ -1,9 +1,9 @@
 """`conformance`: judge published packages, and write their results and pages."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -70,6 +70,8 @@ class Conformance(Report, Pools):
     deadline: Deadline = 60.0
 
 
+# By entry, the settings that its cases state.
+Settings = Mapping[str, Mapping[str, str]]
 Names = Annotated[
     tuple[str, ...],
     Parameter(
@@ -85,12 +87,15 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     if versions and len({name.partition(".")[0] for name in names}) != 1:
         raise UsageError(f"--versions={as_text(versions)}: name one library")
     require_writable_report(options)
+    settings: Settings = {}
     if options.mine is not None:
         from harness.conformance.mine import choose_entries
 
-        entries, text = choose_entries(names, options.mine)
+        choice, text = choose_entries(names, options.mine)
         print(text, file=sys.stderr)  # noqa: T201 - it is no part of the document
-        names = tuple(entries)
+        library = names[0].partition(".")[0]
+        names = tuple(f"{library}.{entry}" for entry in choice.entries)
+        settings = choice.stated
     chosen = _choose_candidates(names, newest=options.newest, installed=not versions)
     if not chosen:
         raise UsageError("NAME: nothing is installed; see `candidates list`")
@@ -100,7 +105,7 @@ def run(names: Names = (), /, *, options: Conformance = Conformance()) -> int:
     out = options.out
     results, before = read_results_in(out), _read_before(options)
     records: dict[str, Any] = {}
-    asked = options, versions
+    asked = options, versions, settings
     with open_engine(open_judging, asked, options, RANKS, _print_text, len(chosen)) as engine:
         for name, record in run_all(chosen, engine):
             records[name] = record
@@ -233,12 +238,12 @@ def _choose_candidates(names: Sequence[str], *, newest: bool, installed: bool) -
 
 @contextmanager
 def open_judging(
-    options: Conformance, versions: Sequence[str], worker: Part = WHOLE
+    options: Conformance, versions: Sequence[str], settings: Settings, worker: Part = WHOLE
 ) -> "Iterator[Callable[[str], dict[str, Any]]]":
     """Yield a function that judges one candidate and returns its record and a text to print."""
     from harness.conformance import examine, examined_record, release_records, sweep
 
-    request = _make_request(options, worker)
+    request = replace(_make_request(options, worker), settings=settings)
     goldens = {} if versions else _read_goldens(options.goldens)
 
     def judge(name: str) -> dict[str, Any]:

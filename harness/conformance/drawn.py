@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from harness.candidates.published.library import Published
 from harness.case import Case, Dtype, InvalidCase, Kernel, LossContract, Model
+from harness.case.line import SETTING
 from harness.case.stated import ASKED
 from harness.conformance.request import Request
 from harness.generation import cases, draw_cases, draw_list
@@ -24,21 +25,25 @@ PROBED = 400
 DRAWN_AT_MOST = 16
 
 
-def drawing_arguments(candidate: Published) -> dict[str, Any]:
+def drawing_arguments(candidate: Published, request: Request) -> dict[str, Any]:
     """Return arguments of `generation.cases` that keep to the limits of a candidate."""
     arguments: dict[str, Any] = {"stated": []}
+    settings = request.settings.get(candidate.key, {})
     for limit in candidate.limits.split():
         name, _, values = limit.partition("=")
         if name in SET_HERE:
             continue
-        if name in ARGUMENTS:
+        setting = name.removeprefix(SETTING)
+        if name.startswith(SETTING) and setting in settings:
+            arguments["stated"].append(f"{name}={settings[setting]}")
+        elif name in ARGUMENTS:
             arguments[ARGUMENTS[name]] = tuple(values.split(","))
         else:
             arguments["stated"].append(limit)
     return arguments
 
 
-def supported_values(candidate: Published, seed: int) -> dict[str, list[str]]:
+def supported_values(candidate: Published, request: Request) -> dict[str, list[str]]:
     """Return the finest dtype that a candidate takes, and all losses, models and kernels."""
     fields: dict[str, Sequence[Any]] = {
         "dtype": DTYPES,
@@ -51,9 +56,9 @@ def supported_values(candidate: Published, seed: int) -> dict[str, list[str]]:
         sps=(1, *SPS),
         max_ranks=MOST_RANKS,
         max_steps=1,
-        **(every_value | drawing_arguments(candidate)),
+        **(every_value | drawing_arguments(candidate, request)),
     )
-    taken = [c for c in draw_list(probe, PROBED, seed) if candidate.supports(c) is None]
+    taken = [c for c in draw_list(probe, PROBED, request.seed) if candidate.supports(c) is None]
     takes = {
         name: [value for value in values if any(getattr(c, name) == value for c in taken)]
         for name, values in fields.items()
@@ -76,7 +81,7 @@ def draw_supported(
         sps=(sp,),
         dps=(1,) if sp == 1 else (1, 2),
         max_ranks=MOST_RANKS,
-        **(drawing_arguments(candidate) | taken),
+        **(drawing_arguments(candidate, request) | taken),
     )
     chosen, left = list[Case](), count
     for case in islice(draw_cases(strategy, request.seed), DRAWN_AT_MOST * count):

@@ -82,7 +82,7 @@ def examine(name: str, goldens: Mapping[str, Case], request: Request) -> Examine
     candidate = named.load()
     assert isinstance(candidate, Published)
     assert named.environment
-    takes = supported_values(candidate, request.seed)
+    takes = supported_values(candidate, request)
     examined = Examined(name, named.home, takes)
     examined.packages, examined.version = named.environment.installed, named.environment.release
     with Pools(examined.home, request) as pools:

@@ -11,6 +11,7 @@ from textwrap import wrap
 from harness.candidates.published.bugs import Bug, bugs
 from harness.candidates.published.library import Library, libraries
 from harness.candidates.published.options import Trainer, Value, trainers
+from harness.case.settings import listed
 from harness.conformance.configuration import Configuration, as_text, read_configuration
 from harness.untrusted import BadInput, printable
 
@@ -27,14 +28,16 @@ class Choice:
     entries: dict[str, list[str]] = field(default_factory=dict)
     # What an entry has otherwise.
     otherwise: list[str] = field(default_factory=list)
+    # By entry, the settings that its cases state.
+    stated: dict[str, dict[str, str]] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     # Names of settings of which the library's folder says nothing.
     unknown: list[str] = field(default_factory=list)
 
 
-def choose_entries(names: Sequence[str], file: Path) -> tuple[list[str], str]:
-    """Return the names of the entries that judge a configuration, and what becomes of it."""
+def choose_entries(names: Sequence[str], file: Path) -> tuple[Choice, str]:
+    """Return the entries that judge a configuration, and what becomes of it as a text."""
     with_options = [library for library in libraries().values() if trainers(library)]
     name, _, entry = names[0].partition(".") if len(names) == 1 else ("", "", "")
     library = next((each for each in with_options if each.name == name), None)
@@ -44,13 +47,17 @@ def choose_entries(names: Sequence[str], file: Path) -> tuple[list[str], str]:
     asked = tuple(each for each in trainers(library) if not entry or entry in each.entries)
     if not asked:
         raise BadInput(f"--mine={file}: {names[0]} is no entry that a configuration asks for")
-    choice = choose(asked, read_configuration(file))
-    text = printable(_described(choice, library, file.name))
-    return [f"{name}.{key}" for key in choice.entries], text
+    choice = choose(asked, read_configuration(file), library.stated)
+    return choice, printable(_described(choice, library, file.name))
 
 
-def choose(of_library: Sequence[Trainer], configuration: Configuration) -> Choice:
-    """Return the entries that differ in the fewest settings, of each trainer that is asked for."""
+def choose(
+    of_library: Sequence[Trainer], configuration: Configuration, limits: Mapping[str, str]
+) -> Choice:
+    """Return the entries that differ in the fewest settings, of each trainer that is asked for.
+
+    `limits` are those of each entry, among them the settings of its cases.
+    """
     settings = configuration.settings
     choice, sections = Choice(), {each.section for each in of_library if each.section}
     asked = [each for each in of_library if _asks_for(configuration, each)]
@@ -58,7 +65,7 @@ def choose(of_library: Sequence[Trainer], configuration: Configuration) -> Choic
     for trainer in asked or of_library:
         others = sections - {trainer.section}
         own = {name: value for name, value in settings.items() if not _is_of(name, others)}
-        known |= set(_add(choice, trainer, own))
+        known |= set(_add(choice, trainer, own, limits))
     choice.unknown = [name for name in settings if name not in known]
     for lines in (choice.otherwise, choice.drawn, choice.left_out):
         # Several trainers may share a setting.
@@ -74,9 +81,11 @@ def _asks_for(configuration: Configuration, trainer: Trainer) -> bool:
     )
 
 
-def _add(choice: Choice, trainer: Trainer, own: Mapping[str, str]) -> Iterator[str]:
+def _add(
+    choice: Choice, trainer: Trainer, own: Mapping[str, str], limits: Mapping[str, str]
+) -> Iterator[str]:
     """Add what a trainer's entries judge of its settings; yield the names that it knows."""
-    names = (*trainer.defaults, *trainer.fixed, *trainer.drawn)
+    names = (*trainer.defaults, *trainer.fixed, *trainer.drawn, *trainer.settings)
     given = {name: found for name in names if (found := _find(name, own))}
     yield from given.values()
     stated = {name: own[found] for name, found in given.items()}
@@ -100,6 +109,7 @@ def _add(choice: Choice, trainer: Trainer, own: Mapping[str, str]) -> Iterator[s
             yours = said.get(name, f"{name} {_words(trainer.defaults[name])}, by default")
             why = _why_left_out(trainer, name, stated.get(name, ""))
             choice.otherwise.append(_otherwise(yours, _of(trainer, entry, name), why))
+        _state_settings(choice, trainer, entry, own, limits.get(entry, ""))
     for name, value in trainer.fixed.items():
         if name in stated and not _has(value, stated[name]):
             why = _why_left_out(trainer, name, stated[name])
@@ -113,6 +123,24 @@ def _add(choice: Choice, trainer: Trainer, own: Mapping[str, str]) -> Iterator[s
             yield name
             if value not in OFF:
                 choice.left_out.append(f"{name} {value}: {why}")
+
+
+def _state_settings(
+    choice: Choice, trainer: Trainer, entry: str, own: Mapping[str, str], limits: str
+) -> None:
+    """Have the cases of an entry state the configuration's settings, or else their defaults."""
+    of_entry = listed(limits)
+    for name, setting in trainer.settings.items():
+        default, *_ = values = of_entry[setting]
+        found = _find(name, own)
+        wanted = own[found] if found else default
+        value = next((value for value in values if as_text(value) == as_text(wanted)), None)
+        choice.stated.setdefault(entry, {})[setting] = value or default
+        if value is None:
+            why = _why_left_out(trainer, name, wanted)
+            choice.otherwise.append(_otherwise(f"{found} {wanted}", default, why))
+        elif found:
+            choice.entries[entry].append(f"{found} {wanted}")
 
 
 def _otherwise(yours: str, judged: object, why: str) -> str:

@@ -34,7 +34,7 @@ def sweep(name: str, versions: Sequence[str], request: Request) -> list[Release]
         candidate = named.load()
         assert isinstance(candidate, Published)
         with Pools(named.home, request) as pools:
-            takes = supported_values(candidate, request.seed)
+            takes = supported_values(candidate, request)
             asked = (
                 case for _, cases in generated_by_sp(candidate, takes, request) for case in cases
             )

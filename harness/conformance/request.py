@@ -1,5 +1,6 @@
 """The request of an examination, equal for every candidate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.rank_program.placement import Placement
@@ -14,3 +15,5 @@ class Request:
     seed: int = 0
     placement: Placement = field(default_factory=Placement)
     deadline: float = 60.0
+    # By entry, settings that all drawn cases state; the others are drawn.
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

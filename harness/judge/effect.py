@@ -4,12 +4,13 @@ A setting may change which numbers are computed, how they round, or what ranks s
 changes nothing of this in several cases is either not read, or only saves memory or time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from harness.candidates import Named
 from harness.case import Case
 from harness.case.line import SETTING
+from harness.case.settings import listed
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Outcome
 
@@ -33,21 +34,13 @@ class Stated:
 
         The first value that the limits of a candidate list is its default, which changes nothing.
         """
-        for name, *values in _listed(pool.limits(candidate)):
+        for name, (_, *values) in listed(pool.limits(candidate)).items():
             for setting in ((name, value) for value in values):
                 cases = self.cases.get(setting, ())
                 if len(cases) == CASES and not any(
                     _has_effect(case, setting, candidate, pool) for case in cases
                 ):
                     yield f"{SETTING}{name}={setting[1]}"
-
-
-def _listed(limits: str) -> Iterable[list[str]]:
-    """Yield the name of each setting, and its values but for the default."""
-    for limit in limits.split():
-        name, _, values = limit.partition("=")
-        if name.startswith(SETTING):
-            yield [name.removeprefix(SETTING), *values.split(",")[1:]]
 
 
 def _tokens(case: Case) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.case import Case
+from harness.case.settings import NONE, Settings
 from harness.recipes.columns import computed, row, target, token
 from harness.recipes.recipe import Recipe
-from harness.recipes.settings import NONE, Settings
 from harness.recipes.step import LIMITS, Step
 
 __all__ = ["Recipe", "Step", "computed", "row", "step", "target", "token"]

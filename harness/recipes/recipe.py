@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.case import Case
+from harness.case.settings import Settings, chosen, require_valid
 from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch, as_data, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
@@ -19,7 +20,6 @@ from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.hypothesis import Hypothesis, answering, as_it_is, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted
-from harness.recipes.settings import Settings, chosen, require_valid
 from harness.recipes.weights import fill
 from harness.reference.weights import TORCH_DTYPES
 from harness.trace import COMPUTED, DRAWN

@@ -10,12 +10,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from harness.against import RECIPE_LIMITS
 from harness.case import Case
+from harness.case.settings import NONE, Settings, as_limits, chosen, require_valid
 from harness.recipes.batch import rows_of
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
 from harness.recipes.result import emit_result, is_traced, silent
-from harness.recipes.settings import NONE, Settings, as_limits, chosen, require_valid
 from harness.reference.weights import TORCH_DTYPES
 
 if TYPE_CHECKING:

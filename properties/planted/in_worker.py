@@ -47,6 +47,13 @@ def one_place_off():
     return patch.object(trainer.padding, "no_padding_2_padding", unshifted)
 
 
+def doubled_bonus():
+    # The entropy and the KL count twice.
+    losses = released().losses
+    right = losses.agg_loss
+    return patch.object(losses, "agg_loss", lambda **given: 2 * right(**given))
+
+
 def step(key, mistake, case, rank, emit):
     with mistake():
         RELEASED[key](case, rank, emit)
@@ -56,6 +63,7 @@ STEPS = {
     "critic": partial(step, "critic", nullcontext),
     "critic-by-micro-batch": partial(step, "critic", of_its_micro_batch),
     "actor-one-place-off": partial(step, "actor-on-policy", one_place_off),
+    "actor-bonus-doubled": partial(step, "actor", doubled_bonus),
 }
 """
 TABLES = """
@@ -65,6 +73,7 @@ RELEASED = {
     "critic": "critic",
     "critic-by-micro-batch": "critic",
     "actor-one-place-off": "actor-on-policy",
+    "actor-bonus-doubled": "actor",
 }
 LIMITS = {key: limits.LIMITS[of] for key, of in RELEASED.items()}
 STATED = {key: limits.STATED[of] for key, of in RELEASED.items()}

@@ -29,6 +29,8 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     command: str = ""
     # Settings that are drawn with the cases, and what cases have.
     drawn: dict[str, str] = {}
+    # Settings that cases state, and their names there.
+    settings: dict[str, str] = {}
     # Settings that all entries have at one value, whatever the library's default is.
     fixed: Values = {}
     # Settings, or SETTING=VALUE, that no entry judges, and why not.

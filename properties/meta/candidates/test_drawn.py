@@ -19,7 +19,7 @@ GOLDEN = "case/1 rows=4:1111,3:111 heads=2/2 layers=1 vocab=16 sp=2 dp=1 model=q
 def accepted_values(name: str) -> tuple[Published, dict[str, list[Any]]]:
     library, key = name.split(".")
     candidate = Published(name, libraries()[library], key)
-    return candidate, supported_values(candidate, 0)
+    return candidate, supported_values(candidate, Request())
 
 
 @pytest.mark.slow

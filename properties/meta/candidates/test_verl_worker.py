@@ -47,8 +47,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         del sys.modules[name]
 
 
-def judged(entry: str, pool: RankPool) -> Comparison:
-    return Session(pool).judge_one(Job(parse(LINE), locate(f"{in_worker.NAME}.{entry}")))
+def judged(entry: str, pool: RankPool, setting: str = "") -> Comparison:
+    case = parse(f"{LINE} {setting}")
+    return Session(pool).judge_one(Job(case, locate(f"{in_worker.NAME}.{entry}")))
 
 
 def test_a_worker_as_released_passes(pool: RankPool) -> None:
@@ -65,3 +66,12 @@ def test_a_mistake_of_a_worker_is_found_in_its_loss_and_gradients(
     wrong = {result.key for result in seen.measured.keys if result.wrong}
     assert "loss" in wrong
     assert any(key.startswith("grad.") for key in wrong)
+
+
+@pytest.mark.parametrize("setting", ["setting.entropy_coeff=0.01", "setting.use_kl_loss=true"])
+def test_a_mistake_in_a_bonus_shows_where_a_setting_turns_it_on(
+    setting: str, pool: RankPool
+) -> None:
+    assert judged("actor-bonus-doubled", pool).verdict.passed
+    seen = judged("actor-bonus-doubled", pool, setting)
+    assert seen.verdict is Verdict.DIVERGED, explain(seen)

@@ -2,12 +2,15 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from harness.candidates.published.library import BadFolder, Library, libraries
 from harness.candidates.published.options import Trainer, trainers
+from harness.candidates.published.verl import limits as verl
+from harness.case.settings import listed
 from harness.cli import main
 from harness.conformance.configuration import Configuration, as_text, read_configuration
 from harness.conformance.mine import choose, choose_entries
@@ -15,7 +18,7 @@ from harness.untrusted import BadInput
 from properties.helpers.places import ROOT
 
 ALL = [
-    pytest.param(trainer, entry, id=f"{library.name}.{entry}")
+    pytest.param(trainer, entry, library.stated, id=f"{library.name}.{entry}")
     for library in libraries().values()
     for trainer in trainers(library)
     for entry in trainer.entries
@@ -29,13 +32,13 @@ def sample(pattern: object) -> str:
     return SAMPLES.get(text, text.replace("*", "any"))
 
 
-@pytest.mark.parametrize(("trainer", "entry"), ALL)
+@pytest.mark.parametrize(("trainer", "entry", "limits"), ALL)
 def test_an_entry_judges_the_configuration_that_it_stands_for(
-    trainer: Trainer, entry: str
+    trainer: Trainer, entry: str, limits: Mapping[str, str]
 ) -> None:
     values = trainer.entries[entry]
     settings = {name.replace("*", "any_"): sample(value) for name, value in values.items()}
-    choice = choose((trainer,), Configuration(settings))
+    choice = choose((trainer,), Configuration(settings), limits)
     assert entry in choice.entries
     assert choice.otherwise == []
     assert choice.unknown == []
@@ -49,6 +52,7 @@ python3 -m verl.trainer.main_ppo \\
     algorithm.adv_estimator=grpo \\
     actor_rollout_ref.actor.policy_loss.loss_mode=gspo \\
     actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean \\
+    actor_rollout_ref.actor.clip_ratio_high=0.3 \\
     actor_rollout_ref.actor.ulysses_sequence_parallel_size=${sp_size} \\
     actor_rollout_ref.actor.fsdp_config.param_offload=False \\
     actor_rollout_ref.actor.use_kl_loss=False \\
@@ -56,9 +60,14 @@ python3 -m verl.trainer.main_ppo \\
 """
 TEXT = """\
 train.sh, for verl 0.9.1
-  judged     verl.actor-gspo: actor_rollout_ref.actor.policy_loss.loss_mode
-             gspo, actor_rollout_ref.actor.loss_agg_mode seq-mean-token-mean
-  otherwise  actor_rollout_ref.actor.use_kl_loss false; judged with true
+  judged     verl.actor: actor_rollout_ref.actor.policy_loss.loss_mode gspo,
+             actor_rollout_ref.actor.loss_agg_mode seq-mean-token-mean,
+             actor_rollout_ref.actor.use_kl_loss false
+             verl.actor-on-policy:
+             actor_rollout_ref.actor.policy_loss.loss_mode gspo,
+             actor_rollout_ref.actor.loss_agg_mode seq-mean-token-mean,
+             actor_rollout_ref.actor.use_kl_loss false
+  otherwise  actor_rollout_ref.actor.clip_ratio_high 0.3; judged with 0.2
   drawn      actor_rollout_ref.actor.ulysses_sequence_parallel_size 4: cases
              have 1, 2 and 4
   left out   algorithm.adv_estimator grpo: numbers that are made or multiplied
@@ -79,27 +88,36 @@ def test_yaml_that_nothing_reads_is_one_sentence(
 def test_each_setting_of_a_script_is_told_of(tmp_path: Path) -> None:
     file = tmp_path / "train.sh"
     file.write_text(VERL)
-    assert choose_entries(["verl"], file) == (["verl.actor-gspo"], TEXT)
+    choice, text = choose_entries(["verl"], file)
+    assert text == TEXT
+    assert list(choice.entries) == ["actor", "actor-on-policy"]
+    # What the script does not say has the library's default, and nothing is drawn.
+    for stated in choice.stated.values():
+        assert stated.keys() == listed(verl.OF_ACTOR).keys()
+        given = {"loss_mode": "gspo", "loss_agg_mode": "seq-mean-token-mean"}
+        assert (
+            stated.items()
+            >= {**given, "entropy_coeff": "0.0", "kl_loss_type": "low_var_kl"}.items()
+        )
     assert TEXT in (ROOT / "docs/published.md").read_text()
 
 
 def test_a_part_of_a_configuration_asks_for_its_own_trainer(tmp_path: Path) -> None:
     file = tmp_path / "mine.sh"
     file.write_text("critic.use_dynamic_bsz=true critic.pad_to_length=true critic.strategy=fsdp")
-    entries, text = choose_entries(["verl"], file)
-    # It differs in the loss alone, the other critics in two settings.
-    assert entries == ["verl.critic-dynamic"]
-    assert "otherwise  loss_agg_mode token-mean, by default; judged with" in text
+    choice, text = choose_entries(["verl"], file)
+    assert list(choice.entries) == ["critic", "critic-own-values"]
+    assert choice.stated["critic"]["use_dynamic_bsz"] == "true"
     assert "critic.strategy fsdp; judged with fsdp2" in text
 
 
 def test_a_command_asks_for_its_own_trainer(tmp_path: Path) -> None:
     file = tmp_path / "mine.sh"
     file.write_text("deepspeed --module openrlhf.cli.train_dpo --ds.ring_attn_size 2")
-    assert choose_entries(["openrlhf"], file)[0] == ["openrlhf.dpo"]
+    assert list(choose_entries(["openrlhf"], file)[0].entries) == ["dpo"]
     file.write_text("--ds.ring-attn-size=2")
-    assert len(choose_entries(["openrlhf"], file)[0]) > 2
-    assert choose_entries(["openrlhf.reward"], file)[0] == ["openrlhf.reward"]
+    assert len(choose_entries(["openrlhf"], file)[0].entries) > 2
+    assert list(choose_entries(["openrlhf.reward"], file)[0].entries) == ["reward"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +133,7 @@ def test_a_configuration_may_be_written_in_several_ways(
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
-    assert choose_entries(["axolotl"], file)[0] == ["axolotl.packed-ring"]
+    assert list(choose_entries(["axolotl"], file)[0].entries) == ["packed-ring"]
 
 
 def test_numbers_are_compared_as_numbers_and_lists_are_joined(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from harness.candidates import locate
 from harness.case import Case, parse
+from harness.case.settings import chosen
 from harness.case.stated import InvalidField
 from harness.cli import main
 from harness.compare import Verdict
@@ -16,7 +17,6 @@ from harness.failure.shrink import shrink
 from harness.judge.effect import CASES, Stated
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, step
-from harness.recipes.settings import chosen
 from properties.helpers.judging import verdict_only
 from properties.helpers.places import PLANTED, ROOT
 from properties.planted.settings import OWN, RECIPE
@@ -110,8 +110,10 @@ def test_check_draws_settings_lists_their_values_and_names_those_without_effect(
     fixed = ("--set", "setting.unread=true", "--set", "setting.scale=1.0")
     assert main(["check", named("right"), *asked, *fixed]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "; settings order=given,order=reversed,scale=1.0,unread=true; " in printed
-    (shown,) = re.findall("^exit status .*", (ROOT / "docs/your-step.md").read_text(), re.MULTILINE)
+    assert "; settings order=given,reversed scale=1.0 unread=true; " in printed
+    (shown,) = re.findall(
+        "^exit status .*", (ROOT / "docs/your-step.md").read_text(), re.MULTILINE
+    )
     as_here = {"mine.py:train_step": named("right"), "setting.packed": "setting.unread"}
     for name, other in as_here.items():
         shown = shown.replace(name, other)

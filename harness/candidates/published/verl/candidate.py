@@ -19,6 +19,7 @@ from harness.candidates.published.verl.library import (
     ulysses,
 )
 from harness.candidates.published.verl.recipes import RECIPES
+from harness.candidates.published.verl.settings import ENGINE
 from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
 from harness.candidates.published.wiring.rows import Padded, micro_batches, target_weights
@@ -107,21 +108,18 @@ def reinforced(model: Any, batches: Any, mesh: Any, *, of: str, **options: Any) 
 
 def taking(key: str, of: str, **options: Any) -> Step:
     """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
-    return recipe_step(RECIPES[key], micro_batches=True)(partial(reinforced, of=of, **options)).run
+    given = partial(reinforced, of=of, **options)
+    return recipe_step(RECIPES[key], micro_batches=True, settings=ENGINE)(given).run
 
 
-SCALED, SEQUENCES = "seq-mean-token-sum-norm", "seq-mean-token-mean"
 STEPS: dict[str, Step] = {
     "attention": partial(attention, implementation="flash_attention_2"),
     "attention-sdpa": partial(attention, implementation="sdpa"),
     "engine": engine,
     "engine-any-mask": partial(engine, first_tokens=True),
     "actor": taking("actor", "actor"),
-    "actor-dynamic": taking("actor-dynamic", "actor", mean=SCALED, dynamic=True),
     "actor-distilled": taking("actor-distilled", "actor", distilled=True),
-    "actor-gspo": taking("actor-gspo", "actor", mode="gspo", mean=SEQUENCES),
     "actor-on-policy": taking("actor-on-policy", "actor", on_policy=True),
     "critic": taking("critic", "critic"),
-    "critic-dynamic": taking("critic-dynamic", "critic", mean=SEQUENCES, dynamic=True),
     "critic-own-values": taking("critic-own-values", "critic", own=True),
 }

@@ -3,6 +3,7 @@
 from functools import partial
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.verl.settings import ACTOR, CRITIC, ENGINE
 from harness.candidates.published.wiring.averages import other_average, whole
 from harness.candidates.published.wiring.limits import (
     OF_RECIPES,
@@ -13,11 +14,13 @@ from harness.candidates.published.wiring.limits import (
     within,
 )
 from harness.case import Case
+from harness.case.settings import as_limits
 
 # The worker makes micro-batches itself.
-OF_WORKERS = OF_RECIPES.replace(" micro=1", "")
-# A model of values has no head to tie. A budget of tokens makes other micro-batches than a case.
-OF_CRITIC, OF_DYNAMIC = f"{OF_WORKERS} tied=0", OF_RECIPES
+OF_WORKERS = f"{OF_RECIPES.replace(' micro=1', '')} {as_limits(ENGINE)}"
+OF_ACTOR = f"{OF_WORKERS} {as_limits(ACTOR)}"
+# A model of values has no head to tie.
+OF_CRITIC = f"{OF_WORKERS} tied=0 {as_limits(CRITIC)}"
 
 attention = partial(transformers, dtypes=("fp32", "bf16"))
 
@@ -42,7 +45,7 @@ def some_targets(case: Case) -> str | None:
 
 def distilled(case: Case) -> str | None:
     """Refuse a micro-batch without targets, of whose losses the log takes the least."""
-    return worker(case, OF_WORKERS) or first(
+    return worker(case, OF_ACTOR) or first(
         not all_have_targets(case) and "no target in a micro-batch: min() of nothing raises"
     )
 
@@ -50,19 +53,21 @@ def distilled(case: Case) -> str | None:
 def worker(case: Case, limits: str) -> str | None:
     """Refuse rows that replicas, or micro-batches of one size, do not share evenly; no target."""
     rows, left = divmod(len(case.rows), case.dp)
+    by_tokens = ("use_dynamic_bsz", "true") in case.settings
     return within(case, limits) or first(
         left != 0 and f"{len(case.rows)} rows for {case.dp} replicas, which it asserts",
         rows % case.micro_batches != 0
         and f"micro={case.micro_batches}: {rows} rows cannot be cut evenly, which it asserts",
+        by_tokens
+        and case.micro_batches > 1
+        and f"micro={case.micro_batches}: a budget of tokens makes others",
         not has_targets(case) and "no target: its loss is 0/0",
     )
 
 
 OF_ENTRIES = {
-    **dict.fromkeys(("actor", "actor-distilled", "actor-gspo", "actor-on-policy"), OF_WORKERS),
-    "actor-dynamic": OF_DYNAMIC,
+    **dict.fromkeys(("actor", "actor-distilled", "actor-on-policy"), OF_ACTOR),
     **dict.fromkeys(("critic", "critic-own-values"), OF_CRITIC),
-    "critic-dynamic": f"{OF_DYNAMIC} tied=0",
 }
 LIMITS: dict[str, Limit] = {
     "attention": attention,

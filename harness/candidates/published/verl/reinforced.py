@@ -14,23 +14,22 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.verl import released
-from harness.candidates.published.verl.recipes import (
-    DUAL,
-    ENTROPY,
-    HIGH,
-    KL,
-    LOW,
-    SCALE,
-    TOP,
-    VALUES,
-)
+from harness.candidates.published.verl.formulas import BAD, DRO, DUAL, GOOD, LOW, SCALE
+from harness.candidates.published.verl.recipes import KL, TOP
 from harness.candidates.published.verl.rollouts import average, rollouts
+from harness.candidates.published.verl.settings import ENGINE
 from harness.candidates.published.verl.trainer import Trainer
 from harness.candidates.published.verl.worker import working
 from harness.recipes.batch import Batch
 
 # What the length of a micro-batch is rounded up to.
 BUCKET = 8
+# Metrics of the recipe, as the trainer logs them.
+LOGGED = {
+    "kl": "actor/kl_loss",
+    "entropy": "actor/entropy_loss",
+    "distillation": "actor/distillation/loss",
+}
 
 
 def actor(
@@ -38,11 +37,10 @@ def actor(
     batches: Sequence[Batch],
     mesh: DeviceMesh,
     *,
-    mode: str = "vanilla",
-    mean: str = "token-mean",
-    dynamic: bool = False,
     on_policy: bool = False,
     distilled: bool = False,
+    loss_mode: str,
+    **settings: Any,
 ) -> Any:
     """Take the step of `RayPPOTrainer._update_actor`.
 
@@ -50,20 +48,20 @@ def actor(
     log-probabilities of the old policy and of the reference, which both are the same model.
     """
     rows = rollouts(batches)
+    of_engine = {name: settings.pop(name) for name in ENGINE}
     config = released.config.FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
         ppo_mini_batch_size=len(rows) * mesh["dp"].size(),
         clip_ratio_low=LOW,
-        clip_ratio_high=HIGH,
         clip_ratio_c=DUAL,
-        entropy_coeff=ENTROPY,
-        use_kl_loss=True,
+        tau_pos=GOOD,
+        tau_neg=BAD,
         kl_loss_coef=KL,
-        loss_agg_mode=mean,
         loss_scale_factor=SCALE,
-        policy_loss=released.config.PolicyLossConfig(loss_mode=mode),
+        policy_loss=released.config.PolicyLossConfig(loss_mode=loss_mode, dro_beta=DRO),
+        **settings,
     )
     loss = partial(released.losses.ppo_loss, config=config)
     taught = distillation(batches[0]["teacher_logits"].shape[-1]) if distilled else None
@@ -72,7 +70,7 @@ def actor(
             released.workers.distillation_ppo_loss, config=config, distillation_config=taught
         )
     with working(
-        model, mesh, "language_model", loss, **options(batches, mesh, dynamic=dynamic)
+        model, mesh, "language_model", loss, **options(batches, mesh, **of_engine)
     ) as worker:
         trainer = Trainer(worker, mesh, config, taught)
         own = {}
@@ -81,8 +79,7 @@ def actor(
             rows = rows.union(old).union(trainer.call("_compute_ref_log_prob", rows))
             own = {"old_logps": "old_log_probs", "old_entropy": "entropys"}
         logged = trainer.call("_update_actor", rows)
-    log = {"kl": logged["actor/kl_loss"], "entropy": logged["actor/entropy_loss"]}
-    log |= {"distillation": logged["actor/distillation/loss"]} if distilled else {}
+    log = {name: logged[key] for name, key in LOGGED.items() if key in logged}
     return logged["actor/loss"], log | {
         name: average(rows, key, mesh) for name, key in own.items()
     }
@@ -101,23 +98,23 @@ def critic(
     batches: Sequence[Batch],
     mesh: DeviceMesh,
     *,
-    mean: str = "token-mean",
-    dynamic: bool = False,
     own: bool = False,
+    **settings: Any,
 ) -> Any:
     """Take the step of `RayPPOTrainer._update_critic`; `own` values are from `_compute_values`."""
     rows = rollouts(batches)
+    of_engine = {name: settings.pop(name) for name in ENGINE}
     config = released.config.FSDPCriticConfig(
         strategy="fsdp2",
         ppo_micro_batch_size_per_gpu=1,
         ppo_mini_batch_size=len(rows) * mesh["dp"].size(),
-        cliprange_value=VALUES,
-        loss_agg_mode=mean,
         shuffle=False,
+        loss_scale_factor=SCALE,
+        **settings,
     )
     loss = partial(released.losses.value_loss, config=config)
     with working(
-        model, mesh, "value_model", loss, **options(batches, mesh, dynamic=dynamic)
+        model, mesh, "value_model", loss, **options(batches, mesh, **of_engine)
     ) as worker:
         trainer = Trainer(worker, mesh, config)
         if own:
@@ -127,22 +124,25 @@ def critic(
     return logged["critic/loss"], {"old_values": average(rows, "values", mesh)} if own else {}
 
 
-def options(batches: Sequence[Batch], mesh: DeviceMesh, *, dynamic: bool) -> dict[str, Any]:
+def options(
+    batches: Sequence[Batch],
+    mesh: DeviceMesh,
+    *,
+    use_dynamic_bsz: bool,
+    enable_gradient_checkpointing: bool,
+    pad_to_length: bool,
+) -> dict[str, Any]:
     """Return how an engine makes micro-batches: so many rows, or rows of so many tokens."""
-    rows = len(batches[0]["row"])
-    if not dynamic:
-        return {
-            "use_dynamic_bsz": False,
-            "micro_batch_size_per_gpu": rows,
-            "infer_micro_batch_size_per_gpu": rows,
-        }
+    given = {
+        "use_dynamic_bsz": use_dynamic_bsz,
+        "enable_gradient_checkpointing": enable_gradient_checkpointing,
+        "pad_to_length": pad_to_length,
+        "pad_to_length_bucket": BUCKET,
+    }
+    if not use_dynamic_bsz:
+        rows = len(batches[0]["row"])
+        return given | {"micro_batch_size_per_gpu": rows, "infer_micro_batch_size_per_gpu": rows}
     longest = torch.stack([batch["attention_mask"].sum(1).max() for batch in batches]).max()
     dist.all_reduce(longest, dist.ReduceOp.MAX, mesh["dp"].get_group())
     budget = -(-int(longest) // mesh["sp"].size())
-    return {
-        "use_dynamic_bsz": True,
-        "max_token_len_per_gpu": budget,
-        "infer_max_token_len_per_gpu": budget,
-        "pad_to_length": True,
-        "pad_to_length_bucket": BUCKET,
-    }
+    return given | {"max_token_len_per_gpu": budget, "infer_max_token_len_per_gpu": budget}

@@ -21,7 +21,6 @@ make_mesh = device_mesh.init_device_mesh
 # What the engine reads of a model's configuration beside the model: the defaults of the release.
 OF_MODEL = {
     "enable_activation_offload": False,
-    "enable_gradient_checkpointing": True,
     "fused_kernel_options": None,
     "local_path": "",
     "lora_rank": 0,
@@ -75,15 +74,22 @@ class Worker:
 
 @contextmanager
 def working(
-    model: Any, mesh: DeviceMesh, kind: str, loss: Any, **of_engine: Any
+    model: Any,
+    mesh: DeviceMesh,
+    kind: str,
+    loss: Any,
+    *,
+    enable_gradient_checkpointing: bool,
+    **of_engine: Any,
 ) -> Iterator[Worker]:
     """While this lasts, a worker has the model; `of_engine` are options of its configuration."""
+    of_model = OF_MODEL | {"enable_gradient_checkpointing": enable_gradient_checkpointing}
     model.set_attn_implementation("flash_attention_2")
     rank = {"WORLD_SIZE": str(mesh.size()), "RANK": str(torch.distributed.get_rank())}
     rank |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     config = released.config.TrainingWorkerConfig(
         model_type=kind,
-        model_config=Options(hf_config=model.config, **OF_MODEL),
+        model_config=Options(hf_config=model.config, **of_model),
         engine_config=released.config.FSDPEngineConfig(
             strategy="fsdp2",
             ulysses_sequence_parallel_size=mesh["sp"].size(),

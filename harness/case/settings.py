@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.case import Case, InvalidCase, Row
+from harness.case.case import Case
+from harness.case.invalid import InvalidCase
 from harness.case.line import SETTING
+from harness.case.row import Row
 from harness.case.stated import InvalidField
 
 Settings = Mapping[str, Sequence[Any]]
@@ -33,6 +35,12 @@ def chosen(settings: Settings, case: Case) -> dict[str, Any]:
         name: next(v for v in values if as_text(v) == stated.get(name, as_text(values[0])))
         for name, values in settings.items()
     }
+
+
+def listed(limits: str) -> dict[str, list[str]]:
+    """Return the settings that limits name, with the texts of their values."""
+    pairs = (limit.split("=", 1) for limit in limits.split() if limit.startswith(SETTING))
+    return {name.removeprefix(SETTING): values.split(",") for name, values in pairs}
 
 
 def require_valid(settings: Settings, function: Callable[..., Any]) -> None:
