@@ -31,7 +31,6 @@ class EmittingWorker:
             model.module,
             config(rows_of_a_micro_batch(case), tokens, **algorithm(loss)),
             Ranks(rank.world, rank.dp),
-            case.vocab,
         )
 
     def forward(self, batch: Any) -> Tensor:

@@ -133,8 +133,7 @@ def training(
     assert world is not None
     shard(module, DeviceMesh.from_group(world, mesh.device_type, mesh_dim_names=("fsdp",)))
     ranks = Ranks(world, mesh["dp"].get_group())
-    vocab = module.config.vocab_size
-    workers = {role: Worker(kind, released, options, ranks, vocab) for role, kind in kinds.items()}
+    workers = {role: Worker(kind, released, options, ranks) for role, kind in kinds.items()}
     return Trainer(workers, mesh, options, rows)
 
 

@@ -49,8 +49,8 @@ class Ranks:
 class Worker:
     """A released worker with a model."""
 
-    def __init__(self, kind: Any, model: Any, config: Any, ranks: Ranks, vocab: int) -> None:
-        self.ranks, self.vocab = ranks, vocab
+    def __init__(self, kind: Any, model: Any, config: Any, ranks: Ranks) -> None:
+        self.ranks = ranks
         self.released = kind(cfg=config)
         self.released.model = model
         self.released.strategy = Strategy(ranks.world.size())
@@ -84,16 +84,15 @@ class Worker:
             is_initialized=lambda: True,
             ReduceOp=dist.ReduceOp,
         )
-        # Micro-batches of padding have random ids below 100; here below the vocabulary.
-        bounded = Replacing(
+        # Micro-batches of padding have random ids; here zeros, which are no token's where all
+        # differ.
+        without_chance = Replacing(
             torch,
-            randint=lambda low, high, *args, **kwargs: torch.randint(
-                low, min(high, self.vocab), *args, **kwargs
-            ),
+            randint=lambda _, __, size, **options: torch.zeros(size, dtype=torch.int64, **options),
         )
         with (
             patch.dict(library.all_reduce.__globals__, dist=ranks),
-            patch.multiple(library.worker_utils, dist=ranks, torch=bounded),
+            patch.multiple(library.worker_utils, dist=ranks, torch=without_chance),
         ):
             yield
 
