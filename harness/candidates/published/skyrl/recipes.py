@@ -16,11 +16,11 @@ from harness.recipes import Recipe, computed, losses, row, target
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.families import family
 
-# Of the policy: clipping from both sides and of bad actions, a KL penalty, a bonus for entropy.
+# A policy's clipping from both sides and of bad actions, KL penalty and bonus for entropy.
 LOW, HIGH, DUAL, KL, ENTROPY = 0.2, 0.28, 3.0, 0.1, 0.01
 # What logits are divided by where it is not one.
 TEMPERATURE = 0.8
-# Of the critic: the release's own default.
+# A critic's clipping: the release's own default.
 VALUES = 0.2
 # How far old weights are from new ones, so that a good part of the ratios is clipped.
 OLD, REFERENCE = 2.0**-4, 2.0**-5
