@@ -3,6 +3,7 @@
 `make` writes a package that wires them, as a user's own package would.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.candidates.published.library import Library
@@ -88,16 +89,18 @@ PARTS = {
 }
 
 
-def make(folder: Path, library: Library) -> Path:
+def make(
+    folder: Path, library: Library, name: str = NAME, parts: Mapping[str, str] = PARTS
+) -> Path:
     """Write the package, and return the folder to import it from."""
-    package = folder / "outside" / NAME
+    package = folder / "outside" / name
     package.mkdir(parents=True)
-    for name, text in PARTS.items():
-        (package / name).write_text(text)
+    for file, text in parts.items():
+        (package / file).write_text(text)
     pins = (library.folder / "requirements.txt").read_text()
     (package / "requirements.txt").write_text(pins)
-    facts = folder / "outside" / f"{NAME}-1.dist-info"
+    facts = folder / "outside" / f"{name}-1.dist-info"
     facts.mkdir()
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n")
-    (facts / "entry_points.txt").write_text(f"[harness.candidates]\n{NAME} = {NAME}\n")
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text(f"[harness.candidates]\n{name} = {name}\n")
     return folder / "outside"

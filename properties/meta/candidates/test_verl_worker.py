@@ -1,20 +1,17 @@
 """A step of verl's workers passes as released, and fails with a mistake in it."""
 
-import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from harness.candidates import locate
-from harness.candidates.published.environment import FOLDER, Environment
-from harness.candidates.published.library import libraries
 from harness.case import parse
 from harness.compare import Comparison, Verdict
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.planted import behind, in_worker
+from properties.helpers.machine import on_a_machine
+from properties.planted import in_worker
 
 pytestmark = pytest.mark.library
 
@@ -28,23 +25,9 @@ LINE = (
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     """Ranks with verl, for its own steps and for those with a mistake."""
-    library = libraries()["verl"]
-    if not Environment(library, library.pinned).installed:
-        pytest.skip(f"{library.distribution} {library.pinned} is not installed")
     folder = tmp_path_factory.mktemp("machine")
-    with pytest.MonkeyPatch.context() as patch:
-        outside = in_worker.make(folder, library)
-        patch.syspath_prepend(outside)
-        paths = filter(None, (str(outside), os.environ.get("PYTHONPATH")))
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        libraries.cache_clear()
-        planted = libraries()[in_worker.NAME]
-        patch.setenv(FOLDER, str(behind.at_home(folder, library, planted)))
-        with RankPool(2, home=locate(f"{in_worker.NAME}.critic").home, deadline=120.0) as pool:
-            yield pool
-    libraries.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == in_worker.NAME]:
-        del sys.modules[name]
+    with on_a_machine("verl", in_worker.NAME, in_worker.make, folder) as pool:
+        yield pool
 
 
 def judged(entry: str, pool: RankPool, setting: str = "") -> Comparison:

@@ -24,7 +24,7 @@ ALL = [
     for entry in trainer.entries
 ]
 # A text that each pattern in the folders stands for, beside those that stand for anything.
-SAMPLES = {"[!d]*": "last_round", "[!-]*": "8", "[2-9]*": "2"}
+SAMPLES = {"[!d]*": "last_round", "[!-]*": "8", "[!1]*": "0.8", "[2-9]*": "2"}
 
 
 def sample(pattern: object) -> str:

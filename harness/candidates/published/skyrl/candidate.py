@@ -1,5 +1,6 @@
 """Steps of skyrl's workers over ranks that share a sequence."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,13 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.skyrl.batch import REDUCTIONS, reinforced, supervised, table
+from harness.candidates.published.skyrl.emitting import EmittingWorker
 from harness.candidates.published.skyrl.model import Critic, Policy
-from harness.candidates.published.skyrl.worker import Worker
+from harness.candidates.published.skyrl.recipes import RECIPES, TEMPERATURE
+from harness.candidates.published.skyrl.reinforced import policy, value
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 
 def sft(case: Case, rank: Rank, emit: Emit, *, fused: bool = True, unpadded: bool = True) -> None:
@@ -66,7 +70,7 @@ def step(
 ) -> None:
     """Run old log probabilities if needed, forward_backward and optim_step, for every step."""
     parameters = huggingface.parameters(model.text, case)
-    worker = Worker(case, rank, model, loss, by_tokens=by_tokens)
+    worker = EmittingWorker(case, rank, model, loss, by_tokens=by_tokens)
     with model.sharing(rank):
         for step_emit in steps(case, parameters, emit):
             if loss in ("policy", "kl"):
@@ -74,11 +78,16 @@ def step(
             metrics = worker.forward_backward(batch, step_emit)
             # FSDP would have averaged by now.
             reduce(parameters, rank.world, mean=True)
-            worker.released.optim_step()
+            worker.optim_step()
     if fused:
         flash.must_have_run()
     emit("loss", torch.tensor(metrics[logged]))
     emit_gradients(parameters, emit)
+
+
+def taking(key: str, of: Callable[..., Any], **options: Any) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    return recipe_step(RECIPES[key], micro_batches=True)(partial(of, **options)).run
 
 
 STEPS: dict[str, Step] = {
@@ -93,4 +102,19 @@ STEPS: dict[str, Step] = {
     "rl-kl": partial(rl, loss="kl"),
     "critic": critic,
     "critic-tokens": partial(critic, by_tokens=True),
+    "policy": taking("policy", policy),
+    "policy-gspo": taking(
+        "policy-gspo",
+        policy,
+        loss="gspo",
+        reduction="sequence_mean",
+        estimator="k2",
+        temperature=TEMPERATURE,
+    ),
+    "policy-tokens": taking("policy-tokens", policy, by_tokens=True),
+    "policy-tokens-log": taking("policy-tokens-log", policy, by_tokens=True, logs=True),
+    "policy-own": taking("policy-own", policy, own=True),
+    "policy-tempered": taking("policy-tempered", policy, own=True, temperature=TEMPERATURE),
+    "value": taking("value", value),
+    "value-own": taking("value-own", value, own=True),
 }

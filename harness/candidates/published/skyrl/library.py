@@ -1,8 +1,10 @@
 """The parts of skyrl that a step needs, without what its modules import beside them."""
 
+import math
 import sys
 from collections import defaultdict
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 from torch import distributed as dist
+from torch.distributed import fsdp
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
@@ -93,7 +96,8 @@ def _losses() -> dict[str, Any]:
     names = {
         "cross_entropy": "cross_entropy_loss",
         "cispo": "compute_policy_loss_cispo",
-        "regular": "ppo_policy_loss",
+        "dual_clip": "ppo_policy_loss",
+        "gspo": "gspo_policy_loss",
         "critic": "ppo_critic_loss",
         "kl": "compute_approx_kl",
         "reduction": "apply_loss_reduction_to_advantages_minibatch",
@@ -109,6 +113,14 @@ backward = _lifted(
     "backends/skyrl_train/distributed/fsdp_strategy.py",
     "FSDPStrategy.backward",
     optim=torch.optim,
+)
+apply_fsdp2 = _lifted(
+    "backends/skyrl_train/distributed/fsdp_utils.py",
+    "apply_fsdp2",
+    CPUOffloadPolicy=fsdp.CPUOffloadPolicy,
+    DictConfig=object,
+    FSDPConfig=object,
+    fully_shard=fsdp.fully_shard,
 )
 
 _WORKER = "backends/skyrl_train/workers/worker.py"
@@ -143,14 +155,44 @@ _GIVEN_TO_WORKERS: dict[str, Any] = {
 PolicyWorker = _lifted(_WORKER, "PolicyWorkerBase", **_GIVEN_TO_WORKERS)
 CriticWorker = _lifted(_WORKER, "CriticWorkerBase", **_GIVEN_TO_WORKERS)
 
+RefWorker = _lifted(_WORKER, "RefWorkerBase", **_GIVEN_TO_WORKERS)
+
 # The collator imports this function when it is called.
 _put_in_place(
     "skyrl.train.sft_trainer",
     collate_sft_batch=_lifted("train/sft_trainer.py", "collate_sft_batch"),
 )
 DefaultCollator = _lifted("train/dataset/collators.py", "DefaultCollator")
-normalize_advantages = _lifted(
-    "train/trainer.py",
-    "RayPPOTrainer._normalize_advantages",
-    apply_loss_reduction_to_advantages_minibatch=losses["reduction"],
-)
+
+_DISPATCH = "backends/skyrl_train/distributed/dispatch.py"
+_GIVEN_TO_DISPATCH: dict[str, Any] = {
+    # What is put into the store of a cluster stays here.
+    "ray": SimpleNamespace(put=lambda chunk: chunk),
+    **dict.fromkeys(("ActorInfo", "Dispatch", "ObjectRef"), object),
+    "dataclass": dataclass,
+    "field": field,
+}
+MeshDispatch = _lifted(_DISPATCH, "MeshDispatch", **_GIVEN_TO_DISPATCH)
+MeshRank = _lifted(_DISPATCH, "MeshRank", **_GIVEN_TO_DISPATCH)
+WorkerOutput = _lifted(_DISPATCH, "WorkerOutput", **_GIVEN_TO_DISPATCH)
+
+
+_GIVEN_TO_TRAINER: dict[str, Any] = {
+    **vars(preprocess),
+    "GeneratorOutput": dict,
+    "SAMPLE_SUPPORT_FIELD": worker_utils.SAMPLE_SUPPORT_FIELD,
+    "apply_loss_reduction_to_advantages_minibatch": losses["reduction"],
+    # It does nothing without log-probabilities of a sampler.
+    "finalize_minibatch_rollout_logprob_diff_std": lambda _: None,
+    "loss_fn_outputs_to_tensor": _lifted(_DISPATCH, "loss_fn_outputs_to_tensor"),
+    "logger": MagicMock(),
+    "math": math,
+}
+
+
+def of_trainer(name: str) -> Any:
+    """Return a method of `RayPPOTrainer`, whose module imports what schedules a cluster."""
+    return _lifted("train/trainer.py", f"RayPPOTrainer.{name}", **_GIVEN_TO_TRAINER)
+
+
+normalize_advantages = of_trainer("_normalize_advantages")

@@ -5,7 +5,12 @@ from functools import partial
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import averages
 from harness.candidates.published.wiring.averages import other_average
-from harness.candidates.published.wiring.limits import first, transformers
+from harness.candidates.published.wiring.limits import (
+    OF_RECIPES,
+    first,
+    transformers,
+    within,
+)
 from harness.case import Case
 
 UNLIKE_SIZES = "micro-batches of unlike sizes: its configuration refuses them"
@@ -75,6 +80,19 @@ def prompt_mean(case: Case) -> str | None:
     )
 
 
+def worker(case: Case, limits: str) -> str | None:
+    """Refuse micro-batches of unlike sizes."""
+    return within(case, limits) or first(not has_equal_micro_batches(case) and UNLIKE_SIZES)
+
+
+# The worker makes micro-batches itself.
+OF_WORKERS = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
+OF_ENTRIES = {
+    **dict.fromkeys(("policy", "policy-gspo", "policy-own", "policy-tempered"), OF_WORKERS),
+    **dict.fromkeys(("policy-tokens", "policy-tokens-log"), f"{OF_WORKERS} micro=1"),
+    # A model of values has no head to tie.
+    **dict.fromkeys(("value", "value-own"), f"{OF_WORKERS} tied=0"),
+}
 LIMITS: dict[str, Limit] = {
     "sft": token_mean,
     "sft-padded": padded,
@@ -87,5 +105,6 @@ LIMITS: dict[str, Limit] = {
     "rl-kl": penalised,
     "critic": partial(row_mean, alike=True),
     "critic-tokens": partial(row_mean, alike=False),
+    **{key: partial(worker, limits=limits) for key, limits in OF_ENTRIES.items()},
 }
-STATED = dict.fromkeys(LIMITS, "dtype=fp32")
+STATED = dict.fromkeys(LIMITS, "dtype=fp32") | OF_ENTRIES

@@ -53,7 +53,7 @@ class Policy:
             return self._forward(sequences, actions, attention_mask, **options)
 
     def sharing(self, rank: Rank) -> AbstractContextManager[None]:
-        return patched(self.case, rank, self.text, of_parent=False)
+        return patched(self.text, groups(rank), self.case.sp, of_parent=False)
 
     @contextmanager
     def emitting(self, tokens_BS: Tensor, attended_BS: Tensor) -> Iterator[None]:
@@ -133,7 +133,7 @@ class Critic:
         return (2 * nll_BA.clamp(min=torch.finfo(nll_BA.dtype).tiny)).sqrt(), output
 
     def sharing(self, rank: Rank) -> AbstractContextManager[None]:
-        return patched(self.case, rank, self.text, of_parent=True)
+        return patched(self.text, groups(rank), self.case.sp, of_parent=True)
 
     @contextmanager
     def emitting(self, attended_BS: Tensor) -> Iterator[None]:
@@ -176,13 +176,15 @@ def own_tokens(case: Case, tokens_BS: Tensor, attended_BS: Tensor, *, unpadded: 
     return numbers - 1
 
 
+def groups(rank: Rank) -> dict[str, Any]:
+    """Return the groups of a rank as a mesh has them."""
+    return {"sp": SimpleNamespace(get_group=lambda: rank.sp)}
+
+
 @contextmanager
-def patched(case: Case, rank: Rank, model: Any, *, of_parent: bool) -> Iterator[None]:
+def patched(model: Any, mesh: Any, size: int, *, of_parent: bool) -> Iterator[None]:
     """While this lasts, the model is patched as by a worker that has made it."""
-    actor = SimpleNamespace(
-        sequence_parallel_size=case.sp,
-        device_mesh={"sp": SimpleNamespace(get_group=lambda: rank.sp)},
-    )
+    actor = SimpleNamespace(sequence_parallel_size=size, device_mesh=mesh)
     name = "_flash_attention_forward"
     with ExitStack() as undo:
         undo.enter_context(patch.object(flash_attention, name, getattr(flash_attention, name)))

@@ -1,7 +1,8 @@
-"""The released workers of a policy and of a critic, without ray and without FSDP."""
+"""The released workers of a policy and of a critic, without ray."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -10,14 +11,18 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.skyrl import library
-from harness.candidates.published.skyrl.batch import TOKENS, rows_of_a_micro_batch
-from harness.candidates.published.skyrl.model import Critic, Policy
-from harness.candidates.published.wiring.gradients import silent
-from harness.candidates.published.wiring.rows import PADDING
 from harness.candidates.published.wiring.stand_ins import Replacing
-from harness.case import Case
+
+# What no entry turns on.
+OFF = {
+    "use_entropy_loss": False,
+    "use_kl_loss": False,
+    "advantage_batch_normalize": False,
+    "max_seq_len": None,
+    "enable_sample_support_replay": False,
+    "off_policy_correction": SimpleNamespace(tis_ratio_type=None, sequence_mask_metric=None),
+}
 
 
 class Strategy:
@@ -33,48 +38,40 @@ class Strategy:
         """Do nothing: the caller updates the weights, and nothing is clipped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks that train together: all of them, and those with the same part of a sequence."""
+
+    world: dist.ProcessGroup
+    dp: dist.ProcessGroup
+
+
 class Worker:
-    """A released worker with a model, which gets the token numbers of each micro-batch."""
+    """A released worker with a model."""
 
-    def __init__(
-        self, case: Case, rank: Rank, model: Policy | Critic, loss: str, *, by_tokens: bool
-    ) -> None:
-        self.case, self.rank, self.model = case, rank, model
-        self.emit: Emit = silent
-        kind = library.CriticWorker if isinstance(model, Critic) else library.PolicyWorker
-        self.released = kind(cfg=config(case, loss, by_tokens=by_tokens))
-        self.released.model = model.module
-        self.released.strategy = Strategy(case.ranks)
+    def __init__(self, kind: Any, model: Any, config: Any, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.released = kind(cfg=config)
+        self.released.model = model
+        self.released.strategy = Strategy(ranks.world.size())
         self.released.scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
-        self.released.mesh_rank = SimpleNamespace(dp_size=case.dp)
-        self.released.device_mesh = SimpleNamespace(get_group=lambda _: rank.dp)
+        self.released.mesh_rank = SimpleNamespace(dp_size=ranks.dp.size())
+        self.released.device_mesh = SimpleNamespace(get_group=lambda _: ranks.dp)
 
-    def forward(self, batch: Any) -> Tensor:
-        """Return log probabilities of responses before a step; emit nothing."""
-        self.model.emit, self.model.tokens_BS = silent, None
-        with self.of_case(self.released.forward):
-            outputs = self.released.forward(batch).loss_fn_outputs
-        return torch.tensor([each["logprobs"] for each in outputs])
+    def forward(self, batch: Any) -> Any:
+        """Compute log-probabilities or values of responses."""
+        with self.among_ranks():
+            return self.released.forward(batch)
 
-    def forward_backward(self, batch: Any, emit: Emit) -> dict[str, float]:
-        """Run forward and backward of a batch -> the logged metrics."""
-        self.emit = emit
-        with self.of_case(self.released.forward_backward):
-            metrics: dict[str, float] = self.released.forward_backward(batch).metrics
-        return metrics
-
-    def experience(self, micro_batch: Any) -> Any:
-        """Return the released iterator's experience, and give its token numbers to the model."""
-        ids_BS = micro_batch["sequences"]
-        # No rank owns the tokens of a micro-batch of padding: they would count as work not shared.
-        self.model.emit = self.emit if TOKENS in micro_batch else silent
-        self.model.tokens_BS = micro_batch.get(TOKENS, torch.full_like(ids_BS, PADDING))
-        return library.worker_utils.BaseBatchIterator.batch_to_experience(micro_batch)
+    def forward_backward(self, batch: Any) -> Any:
+        """Run forward and backward of a batch."""
+        with self.among_ranks():
+            return self.released.forward_backward(batch)
 
     @contextmanager
-    def of_case(self, method: Any) -> Iterator[None]:
-        """While this lasts, "all ranks" of a method are only the ranks of the case."""
-        world = self.rank.world
+    def among_ranks(self) -> Iterator[None]:
+        """While this lasts, "all ranks" are only those that train together."""
+        world = self.ranks.world
 
         def all_reduce(
             value: Tensor, op: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
@@ -87,46 +84,24 @@ class Worker:
             is_initialized=lambda: True,
             ReduceOp=dist.ReduceOp,
         )
-        # Micro-batches of padding have random ids below 100; here below the vocabulary.
-        bounded = Replacing(
+        # Micro-batches of padding have random ids; here zeros, which are no token's where all
+        # differ.
+        without_chance = Replacing(
             torch,
-            randint=lambda low, high, *args, **kwargs: torch.randint(
-                low, min(high, self.case.vocab), *args, **kwargs
-            ),
+            randint=lambda _, __, size, **options: torch.zeros(size, dtype=torch.int64, **options),
         )
-        iterator = SimpleNamespace(batch_to_experience=self.experience)
         with (
-            patch.dict(method.__func__.__globals__, BaseBatchIterator=iterator),
             patch.dict(library.all_reduce.__globals__, dist=ranks),
-            patch.multiple(library.worker_utils, dist=ranks, torch=bounded),
+            patch.multiple(library.worker_utils, dist=ranks, torch=without_chance),
         ):
             yield
 
 
-def config(case: Case, loss: str, *, by_tokens: bool) -> Any:
-    """Return the configuration that workers read."""
-    size = rows_of_a_micro_batch(case)
-    algorithm = SimpleNamespace(
-        policy_loss_type="cross_entropy" if loss == "cross_entropy" else "cispo",
-        temperature=1.0,
-        use_entropy_loss=False,
-        use_kl_loss=loss == "kl",
-        kl_estimator_type="abs",
-        kl_loss_coef=1.0,
-        cispo=SimpleNamespace(cispo_eps_clip_low=0, cispo_eps_clip_high=5, cispo_anchor="old"),
-        enable_sample_support_replay=False,
-        off_policy_correction=None,
-        value_clip=torch.inf,
-    )
+def config(rows: int, tokens: int = -1, **algorithm: Any) -> Any:
+    """Return what workers read; so many rows, or so many tokens, are a micro-batch."""
     return SimpleNamespace(
-        algorithm=algorithm,
-        micro_train_batch_size_per_gpu=size,
-        micro_forward_batch_size_per_gpu=size,
-        max_tokens_per_microbatch=tokens_of_a_micro_batch(case) if by_tokens else -1,
+        algorithm=SimpleNamespace(**{"temperature": 1.0, **OFF, **algorithm}),
+        micro_train_batch_size_per_gpu=rows,
+        micro_forward_batch_size_per_gpu=rows,
+        max_tokens_per_microbatch=tokens,
     )
-
-
-def tokens_of_a_micro_batch(case: Case) -> int:
-    """Return a limit that makes one micro-batch if the case has one."""
-    replicas = (case.rows[d :: case.dp] for d in range(case.dp))
-    return -(-max(sum(map(len, rows)) for rows in replicas) // case.micro_batches)
