@@ -19,6 +19,8 @@ from harness.case.settings import as_limits
 # The worker makes micro-batches itself.
 OF_WORKERS = f"{OF_RECIPES.replace(' micro=1', '')} {as_limits(ENGINE)}"
 OF_ACTOR = f"{OF_WORKERS} {as_limits(ACTOR)}"
+# The release refuses to pad micro-batches to a length where it distils.
+OF_DISTILLED = OF_ACTOR.replace("pad_to_length=false,true", "pad_to_length=false")
 # A model of values has no head to tie.
 OF_CRITIC = f"{OF_WORKERS} tied=0 {as_limits(CRITIC)}"
 
@@ -45,20 +47,26 @@ def some_targets(case: Case) -> str | None:
 
 def distilled(case: Case) -> str | None:
     """Refuse a micro-batch without targets, of whose losses the log takes the least."""
-    return worker(case, OF_ACTOR) or first(
-        not all_have_targets(case) and "no target in a micro-batch: min() of nothing raises"
+    all_rows_have = all(row.supervised() for row in case.rows)
+    all_parts_have = all_rows_have if is_by_tokens(case) else all_have_targets(case)
+    return worker(case, OF_DISTILLED) or first(
+        not all_parts_have and "no target in a micro-batch: min() of nothing raises"
     )
+
+
+def is_by_tokens(case: Case) -> bool:
+    """Whether a budget of tokens makes micro-batches, of any rows."""
+    return ("use_dynamic_bsz", "true") in case.settings
 
 
 def worker(case: Case, limits: str) -> str | None:
     """Refuse rows that replicas, or micro-batches of one size, do not share evenly; no target."""
     rows, left = divmod(len(case.rows), case.dp)
-    by_tokens = ("use_dynamic_bsz", "true") in case.settings
     return within(case, limits) or first(
         left != 0 and f"{len(case.rows)} rows for {case.dp} replicas, which it asserts",
         rows % case.micro_batches != 0
         and f"micro={case.micro_batches}: {rows} rows cannot be cut evenly, which it asserts",
-        by_tokens
+        is_by_tokens(case)
         and case.micro_batches > 1
         and f"micro={case.micro_batches}: a budget of tokens makes others",
         not has_targets(case) and "no target: its loss is 0/0",
@@ -66,7 +74,8 @@ def worker(case: Case, limits: str) -> str | None:
 
 
 OF_ENTRIES = {
-    **dict.fromkeys(("actor", "actor-distilled", "actor-on-policy"), OF_ACTOR),
+    **dict.fromkeys(("actor", "actor-on-policy"), OF_ACTOR),
+    "actor-distilled": OF_DISTILLED,
     **dict.fromkeys(("critic", "critic-own-values"), OF_CRITIC),
 }
 LIMITS: dict[str, Limit] = {

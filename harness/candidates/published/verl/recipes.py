@@ -29,12 +29,12 @@ def actor(
     model: Any,
     batch: Batch,
     *,
-    loss_mode: str = "vanilla",
-    loss_agg_mode: str = "token-mean",
-    clip_ratio_high: float = 0.2,
-    entropy_coeff: float = 0.0,
-    use_kl_loss: bool = False,
-    kl_loss_type: str = "low_var_kl",
+    loss_mode: str,
+    loss_agg_mode: str,
+    clip_ratio_high: float,
+    entropy_coeff: float,
+    use_kl_loss: bool,
+    kl_loss_type: str,
 ) -> Any:
     """A policy's loss, with a bonus for entropy and a penalty for the KL from a reference."""
     logits_BSV = losses.logits(model, batch)
@@ -85,7 +85,7 @@ def distilled(model: Any, batch: Batch, **settings: Any) -> Any:
     teacher_BSK = teacher_BSK.clamp(min=LEAST)
     student_BSK = student_BSV.gather(-1, ids_BSK).clamp(min=LEAST)
     kl_BS = (teacher_BSK.exp() * (teacher_BSK - student_BSK)).sum(-1).clamp(0, MOST)
-    log["distillation"] = losses.mean(F.pad(kl_BS[:, :-1], (1, 0)), batch)
+    log["distillation"] = MEANS[settings["loss_agg_mode"]](F.pad(kl_BS[:, :-1], (1, 0)), batch)
     return loss + log["distillation"], log
 
 
