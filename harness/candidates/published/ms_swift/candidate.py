@@ -1,6 +1,8 @@
 """Steps of ms-swift's SFT trainer over ranks that share a sequence."""
 
+import importlib
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -10,11 +12,14 @@ from harness.candidates.published.flash_stand_in import blocks, flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.ms_swift import library
 from harness.candidates.published.ms_swift.batch import Batch
-from harness.candidates.published.ms_swift.patches import prepared
+from harness.candidates.published.ms_swift.patches import NAMES, prepared
+from harness.candidates.published.ms_swift.recipes import RECIPES
 from harness.candidates.published.ms_swift.trainer import Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
+from harness.candidates.published.wiring.meshes import mesh
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 
 def step(
@@ -40,7 +45,7 @@ def step(
     ]
     trainer = Trainer(case, rank, model, packed=packed, channel=channel)
     loss_func = library.loss_by_name(trainer) if cross_entropy else None
-    with prepared(case, rank, model, packed=packed):
+    with prepared([model], mesh(case, rank, NAMES), case.pad_id, packed=packed):
         for step_emit in steps(case, parameters, emit):
             targets = trainer.count_targets(batches)
             losses = [trainer.step(batch, targets, loss_func, step_emit) for batch in batches]
@@ -54,6 +59,20 @@ def step(
     emit_gradients(parameters, emit)
 
 
+def trained(model: Any, batches: Any, mesh: Any, *, of: str, **options: Any) -> Any:
+    """Take the step of a trainer of `swift rlhf`, which older releases have in another form."""
+    name, _, step = of.partition(".")
+    module = importlib.import_module(f"harness.candidates.published.ms_swift.{name}")
+    return getattr(module, step)(model, batches, mesh, **options)
+
+
+def taking(key: str, of: str, **options: Any) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    step = partial(trained, of=of, packed=key.startswith("packed-"), **options)
+    return recipe_step(RECIPES[key], micro_batches=True)(step).run
+
+
+DPO, GRPO = "preferences.dpo", "rollouts.grpo"
 STEPS: dict[str, Step] = {
     "padded": step,
     "packed": partial(step, packed=True),
@@ -64,4 +83,10 @@ STEPS: dict[str, Step] = {
     "packed-cross-entropy": partial(step, packed=True, cross_entropy=True),
     "channel": partial(step, channel=True),
     "packed-channel": partial(step, packed=True, channel=True),
+    "dpo": taking("dpo", DPO),
+    "packed-dpo": taking("packed-dpo", DPO),
+    "grpo": taking("grpo", GRPO),
+    "packed-grpo": taking("packed-grpo", GRPO),
+    "packed-dapo": taking("packed-dapo", GRPO, loss="dapo"),
+    "packed-gspo": taking("packed-gspo", GRPO, level="sequence"),
 }

@@ -2,7 +2,7 @@
 
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
-from harness.candidates.published.wiring.limits import ulysses_ranks
+from harness.candidates.published.wiring.limits import OF_RECIPES, ulysses_ranks
 from harness.case import Case
 from harness.case.stated import ALL_RANKS
 
@@ -78,6 +78,34 @@ def channel(case: Case) -> str | None:
     )
 
 
+# The trainers make micro-batches themselves, and both attentions compute in any dtype.
+OF_RLHF = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
+OF_GRPO = ("grpo", "packed-grpo", "packed-dapo", "packed-gspo")
+
+
+def shared(case: Case) -> str | None:
+    """Refuse what is no step of a recipe, or needs a ring."""
+    return limits.within(case, OF_RLHF) or packed(case)
+
+
+def pairs(case: Case) -> str | None:
+    """Refuse rows that are no pairs, as many in each micro-batch: their losses are averaged."""
+    return shared(case) or limits.first(
+        len(case.rows) % (2 * case.dp * case.micro_batches) != 0
+        and "rows that are no pairs, as many in each micro-batch"
+    )
+
+
+def answers(case: Case) -> str | None:
+    """Refuse what cannot be two answers to each prompt, which ranks make and share."""
+    return shared(case) or limits.first(
+        len(case.rows) % (2 * case.dp) != 0 and "rows that are no pairs, as many in each replica",
+        len(case.rows) % (case.ranks * case.micro_batches) != 0
+        and "rows that ranks and micro-batches cannot share evenly",
+        not all(row.supervised() for row in case.rows) and "a row without an answer",
+    )
+
+
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: plain(case) or padded(case),
     "packed": lambda case: plain(case) or packed(case),
@@ -89,6 +117,13 @@ LIMITS: dict[str, Limit] = {
     "packed-cross-entropy": lambda case: token_mean(case) or packed(case),
     "channel": lambda case: channel(case) or padded(case),
     "packed-channel": lambda case: channel(case) or packed(case),
+    "dpo": pairs,
+    "packed-dpo": pairs,
+    **dict.fromkeys(OF_GRPO, answers),
 }
 # Only a ring makes groups of its own; other entries use the harness's.
-STATED = {**dict.fromkeys(LIMITS, "dtype=fp32"), "ring": f"dtype=bf16 {ALL_RANKS}"}
+STATED = {
+    **dict.fromkeys(LIMITS, "dtype=fp32"),
+    "ring": f"dtype=bf16 {ALL_RANKS}",
+    **dict.fromkeys(("dpo", "packed-dpo", *OF_GRPO), OF_RLHF),
+}
