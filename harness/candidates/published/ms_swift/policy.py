@@ -12,10 +12,10 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.ms_swift.arguments import PAD
 from harness.candidates.published.ms_swift.library import SequenceParallel
 from harness.candidates.published.ms_swift.patches import prepared
 from harness.candidates.published.ms_swift.recipes import scaled
-from harness.candidates.published.ms_swift.settings import PAD
 from harness.recipes.batch import Batch
 
 

@@ -7,9 +7,9 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.ms_swift import released
+from harness.candidates.published.ms_swift.arguments import arguments, template
 from harness.candidates.published.ms_swift.policy import encoded, sharing, step
 from harness.candidates.published.ms_swift.recipes import BETA, REFERENCE
-from harness.candidates.published.ms_swift.settings import arguments, template
 from harness.recipes.batch import Batch
 
 # At the release's defaults.

@@ -11,6 +11,7 @@ from accelerate.utils import gather
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.ms_swift import released
+from harness.candidates.published.ms_swift.arguments import arguments, template
 from harness.candidates.published.ms_swift.policy import encoded, sharing, step
 from harness.candidates.published.ms_swift.recipes import (
     EPSILON,
@@ -19,7 +20,6 @@ from harness.candidates.published.ms_swift.recipes import (
     REFERENCE,
     TEMPERATURE,
 )
-from harness.candidates.published.ms_swift.settings import arguments, template
 from harness.recipes.batch import Batch
 
 # At the release's defaults, but for two answers to each prompt, and rollouts that are used twice.
