@@ -63,7 +63,41 @@ def shares_summed() -> AbstractContextManager[Any]:
     return patch.dict(names, reduce_metrics=reduced)
 
 
+def reference_tempered() -> AbstractContextManager[Any]:
+    """While this lasts, a reference takes log-probabilities as the policy does."""
+    from harness.candidates.published.skyrl import library
+
+    name = "_forward_micro_batch"
+    return patch.object(library.RefWorker, name, getattr(library.PolicyWorker, name))
+
+
+@contextmanager
+def kl_weighed() -> Iterator[None]:
+    """While this lasts, each micro-batch counts in the logged KL by its share of the rows."""
+    from harness.candidates.published.skyrl import library
+
+    names = library.PolicyWorker.forward_backward.__globals__
+    reduce, take = names["reduce_metrics"], library.PolicyWorker._forward_backward_micro
+
+    def taken(self: Any, experience: Any, weight: float, **options: Any) -> Any:
+        status = take(self, experience, weight, **options)
+        # That of padding is zero.
+        status["policy_kl"] *= weight
+        return status
+
+    def reduced(metrics: dict[str, list[float]], **options: Any) -> Any:
+        return reduce(metrics, **options) | {"policy_kl": sum(metrics["policy_kl"])}
+
+    with (
+        patch.object(library.PolicyWorker, "_forward_backward_micro", taken),
+        patch.dict(names, reduce_metrics=reduced),
+    ):
+        yield
+
+
 MENDS: dict[str, Mend] = {
+    "reference-without-temperature": reference_tempered,
+    "log-over-micro-batches": kl_weighed,
     "padded-mask-of-some-ranks": mask_on_every_rank,
     "sdpa-shares-nothing": flash_where_ranks_share,
     "critic-loss-over-micro-batches": shares_summed,
