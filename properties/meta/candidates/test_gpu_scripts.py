@@ -41,7 +41,10 @@ STAND_INS = {
     ),
     "nemo_automodel": ("harness.candidates.published.wiring.ring_on_cpu",),
     "openrlhf": ("harness.candidates.published.openrlhf.library",),
-    "skyrl": ("harness.candidates.published.skyrl.library",),
+    "skyrl": (
+        "harness.candidates.published.skyrl.library",
+        "properties.planted.skyrl_workers",
+    ),
     "transformers_trainer": ("harness.candidates.published.wiring.trainer",),
     "trl": ("harness.candidates.published.wiring.trainer",),
     "twinkle": ("harness.candidates.published.twinkle.library",),
