@@ -36,6 +36,7 @@ STAND_INS = {
     "megatron_core": ("harness.candidates.published.megatron_core.library",),
     "ms_swift": (
         "harness.candidates.published.ms_swift.library",
+        "harness.candidates.published.ms_swift.released",
         *("modelscope.hub.api:HubApi", "peft:PeftModel"),
         *("swift.model:ModelMeta", "swift.utils:deep_getattr"),
     ),
