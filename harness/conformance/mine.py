@@ -74,8 +74,8 @@ def choose(
 
 
 def _asks_for(configuration: Configuration, trainer: Trainer) -> bool:
-    started = (re.split("[./]", word.removesuffix(".py"))[-1] for word in configuration.words)
-    return (not trainer.command or trainer.command in started) and (
+    started = {re.split("[./]", word.removesuffix(".py"))[-1] for word in configuration.words}
+    return (not trainer.command or not started.isdisjoint(trainer.command.split())) and (
         not trainer.section
         or any(_is_of(name, {trainer.section}) for name in configuration.settings)
     )

@@ -25,7 +25,8 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     defaults: Values = {}
     # The part of a configuration that is about it, such as `critic`; empty for all of it.
     section: str = ""
-    # What a script calls it, such as `dpo` or the module `train_dpo`; empty if that says nothing.
+    # What a script calls it, such as `dpo` or the module `train_dpo`, or several such words; empty
+    # if that says nothing.
     command: str = ""
     # Settings that are drawn with the cases, and what cases have.
     drawn: dict[str, str] = {}

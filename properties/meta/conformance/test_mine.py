@@ -118,6 +118,12 @@ def test_a_command_asks_for_its_own_trainer(tmp_path: Path) -> None:
     file.write_text("--ds.ring-attn-size=2")
     assert len(choose_entries(["openrlhf"], file)[0].entries) > 2
     assert list(choose_entries(["openrlhf.reward"], file)[0].entries) == ["reward"]
+    # One trainer may have several commands.
+    file.write_text("swift rlhf --rlhf_type grpo --sequence_parallel_size 2")
+    assert list(choose_entries(["ms_swift"], file)[0].entries) == ["grpo"]
+    for command in ("sft", "pt"):
+        file.write_text(f"swift {command} --sequence_parallel_size 2")
+        assert list(choose_entries(["ms_swift"], file)[0].entries) == ["padded"]
 
 
 @pytest.mark.parametrize(
