@@ -1,5 +1,5 @@
-"""With strategy fsdp and max_tokens_per_microbatch the logged policy_kl and policy_entropy are plain
-means over micro-batches, of unequal sizes and of padding.
+"""With strategy fsdp and max_tokens_per_microbatch the logged policy_kl and policy_entropy are
+plain means over micro-batches, of unequal sizes and of padding.
 
 skyrl 0.4.0. The released forward_backward of PolicyWorkerBase on two ranks. All tokens have an
 entropy of 1. The KL is 1 in one row of six, the long one, else 0. The long row is a micro-batch,
