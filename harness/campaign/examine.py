@@ -93,7 +93,7 @@ class Examiner:
         standings = _standings(summary, source, pending)
         try:
             self._judge(source, summary, standings, view)
-            if lot.begins:
+            if lot.begins and not summary.ended:
                 self._look_for_effects(standings)
             for standing in standings.values():
                 self._explain(summary, standing.found, source, view)
