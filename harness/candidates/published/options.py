@@ -9,6 +9,7 @@ import tomllib
 import msgspec
 
 from harness.candidates.published.library import BadFolder, Library
+from harness.case.settings import listed
 from harness.untrusted import fitted
 
 Value = bool | int | float | str
@@ -65,3 +66,7 @@ def _require_known(trainer: Trainer, library: Library) -> None:
         for setting in values:
             if setting not in trainer.defaults:
                 raise ValueError(f"entries.{entry}.{setting}: has no default")
+        of_entry = listed(library.stated.get(entry, ""))
+        for name, setting in trainer.settings.items():
+            if setting not in of_entry:
+                raise ValueError(f"settings.{name}: {entry} states no setting {setting}")

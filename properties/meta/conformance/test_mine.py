@@ -194,6 +194,10 @@ def test_a_configuration_that_cannot_be_used_is_refused(
     [
         ("entries = { gone = {} }", "entries.gone: verl has no such entry"),
         ("entries = { actor = { x = 1 } }", "entries.actor.x: has no default"),
+        (
+            "entries = { actor = {} }\nsettings = { x = 'gone' }",
+            "settings.x: actor states no setting gone",
+        ),
         ("entries = {}\ngone = 1", "trainer[0].gone: is not known"),
         ("entries = {}", "entries: is empty"),
     ],
