@@ -4,21 +4,17 @@ What takes the place of ray, peft and the like is never called, but for `Timer`.
 """
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, Self
 
 import torch
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.verl import library
+from harness.candidates.published.wiring.absent import absent
 from harness.candidates.published.wiring.packages import folder, lifted
 
 __all__ = [
@@ -56,48 +52,6 @@ class Timer:
 
     def __exit__(self, *_: object) -> None:
         self.last = time.monotonic() - self.began
-
-
-class Absent(ModuleType):
-    """A module of a service that is not there: each name is a class of its own."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = Timer if name == "Timer" else type(name, (), {})
-        setattr(self, name, made)
-        return made
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of absent services."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        if not any(name == each or name.startswith(f"{each}.") for each in ABSENT):
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return Absent(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Leave the module empty."""
-
-
-@contextmanager
-def absent() -> Iterator[None]:
-    """While this lasts, the modules of absent services can be imported."""
-    finder = Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name, module in sys.modules.items() if isinstance(module, Absent)]:
-            del sys.modules[name]
 
 
 def imported(name: str) -> Any:
@@ -138,10 +92,11 @@ def be_a_platform() -> None:
 
 
 flash.give_to_transformers()
-with absent(), warnings.catch_warnings():
+with absent(*ABSENT), warnings.catch_warnings():
     # The release warns of engines whose packages are not installed.
     warnings.simplefilter("ignore")
     be_a_platform()
+    vars(imported("codetiming"))["Timer"] = Timer
     offer("verl.utils", *(f"verl.utils.{name}" for name in ("groupwise", "config", "tokenizer")))
     offer("verl", "verl.protocol")
     engine: Any = imported("verl.workers.engine.fsdp.transformer_impl")
