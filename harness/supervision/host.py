@@ -16,6 +16,8 @@ from harness.wire.messages import Ended, Order, Start
 
 # A fork can start CUDA because the supervisor never does. Other drivers were not tried.
 FORKED = ("cpu", PRETEND, "cuda")
+# torch imports it, for seconds, where a process first has an optimizer, DDP or a checkpoint.
+FIRST_USE = "torch._dynamo"
 # Only the end of a file is needed: how many bytes are read, and how many go to another host.
 READ, TAIL = 1 << 16, 1 << 14
 LOOPBACK, ASYNC_ERRORS = "127.0.0.1", "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -75,7 +77,9 @@ def imports_for_all(order: Order) -> list[str]:
     An import may ask how many devices there are. If they are not CPUs, a rank has to ask that: it
     starts the driver, and only ranks know of a pretended GPU.
     """
-    return order.imports if Placement.read(order.environment[PLACEMENT]).device == "cpu" else []
+    if Placement.read(order.environment[PLACEMENT]).device != "cpu":
+        return []
+    return [FIRST_USE, *order.imports]
 
 
 class Host:

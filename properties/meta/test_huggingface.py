@@ -167,7 +167,7 @@ def test_each_key_is_emitted_once_even_if_backward_and_another_forward_run(
 
 
 def test_a_derived_model_class_is_loaded_and_watched_like_its_base() -> None:
-    class Own(transformers.LlamaForCausalLM):  # type: ignore[no-untyped-call]
+    class Own(transformers.LlamaForCausalLM):  # type: ignore[misc]
         """A model class that a user derives."""
 
     case, ids = CASES[0], torch.arange(4)[None]

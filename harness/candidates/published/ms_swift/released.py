@@ -33,7 +33,7 @@ BARE = (
 )
 
 
-class OfTrl(transformers.Trainer):
+class OfTrl(transformers.Trainer):  # type: ignore[misc]
     """A trainer of trl, as far as ms-swift calls it in a step: it counts micro-batches."""
 
     _step = 0
@@ -45,7 +45,7 @@ class OfTrl(transformers.Trainer):
         super().log(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss = super().training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         self._step += 1
         return loss
 

@@ -226,7 +226,7 @@ _cross_entropy = F.cross_entropy
 def before_optimizer(call: Callable[[], None]) -> Any:
     """Return a callback of a trainer, which calls when a step has all its gradients."""
 
-    class Before(transformers.TrainerCallback):
+    class Before(transformers.TrainerCallback):  # type: ignore[misc]
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             call()
 
