@@ -1,0 +1,60 @@
+"""A step of ms-swift's trainers passes as released, and fails with a mistake in it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.candidates import locate
+from harness.case import parse
+from harness.compare import Comparison, Verdict
+from harness.judge import Job, Session
+from harness.ranks.pool import RankPool
+from harness.report import explain
+from properties.helpers.machine import on_a_machine
+from properties.planted import in_swift
+
+pytestmark = pytest.mark.library
+
+# Two pairs of unequal rows, one in each micro-batch, which the ranks cut.
+LINE = (
+    "case/1 rows=5:01011,4:0011,3:011,3:001 heads=2/2 layers=1 vocab=11 sp=2 dp=1 micro=2 dim=4 "
+    "dtype=fp64 seed=3"
+)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Ranks with ms-swift, for its own steps and for those with a mistake."""
+    folder = tmp_path_factory.mktemp("machine")
+    with on_a_machine("ms_swift", in_swift.NAME, in_swift.make, folder) as pool:
+        yield pool
+
+
+def judged(entry: str, pool: RankPool) -> Comparison:
+    return Session(pool).judge_one(Job(parse(LINE), locate(f"{in_swift.NAME}.{entry}")))
+
+
+@pytest.mark.parametrize("entry", ["dpo", "grpo"])
+def test_a_trainer_as_released_passes(entry: str, pool: RankPool) -> None:
+    seen = judged(entry, pool)
+    assert seen.verdict.passed, explain(seen)
+
+
+@pytest.mark.parametrize(
+    ("entry", "wrong", "right"),
+    [
+        ("dpo-unscaled", {"grad."}, {"loss", "metric."}),
+        # The log is a mean over ranks, which adds up to the right one.
+        ("dpo-own-shard", {"loss", "grad."}, {"metric.logps_chosen"}),
+        ("grpo-one-place-off", {"loss", "metric.entropy", "grad."}, set()),
+        ("dapo-divided-twice", {"loss", "grad."}, {"metric."}),
+    ],
+)
+def test_a_mistake_of_a_trainer_is_found_where_it_is_made(
+    entry: str, wrong: set[str], right: set[str], pool: RankPool
+) -> None:
+    seen = judged(entry, pool)
+    assert seen.verdict is Verdict.DIVERGED, explain(seen)
+    keys = {result.key for result in seen.measured.keys if result.wrong}
+    assert [each for each in wrong if not any(key.startswith(each) for key in keys)] == []
+    assert [key for key in keys if key.startswith(tuple(right))] == [], explain(seen)
