@@ -105,7 +105,10 @@ def _add(
         choice.entries[entry] = [
             said[name] for name in trainer.defaults if name in said and name not in missed
         ]
+        of_cases = listed(limits.get(entry, ""))
         for name in missed:
+            if trainer.settings.get(name) in of_cases:
+                continue
             yours = said.get(name, f"{name} {_words(trainer.defaults[name])}, by default")
             why = _why_left_out(trainer, name, stated.get(name, ""))
             choice.otherwise.append(_otherwise(yours, _of(trainer, entry, name), why))
@@ -131,6 +134,8 @@ def _state_settings(
     """Have the cases of an entry state the configuration's settings, or else their defaults."""
     of_entry = listed(limits)
     for name, setting in trainer.settings.items():
+        if setting not in of_entry:
+            continue
         default, *_ = values = of_entry[setting]
         found = _find(name, own)
         wanted = own[found] if found else default
@@ -139,7 +144,7 @@ def _state_settings(
         if value is None:
             why = _why_left_out(trainer, name, wanted)
             choice.otherwise.append(_otherwise(f"{found} {wanted}", default, why))
-        elif found:
+        elif found and f"{found} {wanted}" not in choice.entries[entry]:
             choice.entries[entry].append(f"{found} {wanted}")
 
 

@@ -14,30 +14,31 @@ from harness.case.settings import listed
 from harness.ranks.pool import RankPool
 from harness.trace import Assembly, Outcome
 
-# In so many cases a setting may change nothing by chance, such as a bound that clips nothing.
-CASES = 4
+# In fewer cases a setting may change nothing by chance, such as a bound that clips nothing; and so
+# many are tried.
+FEWEST, MOST = 4, 12
 
 
 @dataclass(slots=True)
 class Stated:
-    """A few of the largest cases in which a step passed, for each value of a setting."""
+    """Some of the largest cases in which a step passed, for each value of a setting."""
 
     cases: dict[tuple[str, str], list[Case]] = field(default_factory=dict)
 
     def add(self, case: Case) -> None:
         for setting in case.settings:
             known = [*self.cases.get(setting, ()), case]
-            self.cases[setting] = sorted(known, key=_tokens, reverse=True)[:CASES]
+            self.cases[setting] = sorted(known, key=_tokens, reverse=True)[:MOST]
 
     def without_effect(self, candidate: Named, pool: RankPool) -> Iterator[str]:
-        """Yield each value that changed nothing in as many cases as are needed to say so.
+        """Yield each value that changed nothing, if there are enough cases to say so.
 
         The first value that the limits of a candidate list is its default, which changes nothing.
         """
         for name, (_, *values) in listed(pool.limits(candidate)).items():
             for setting in ((name, value) for value in values):
                 cases = self.cases.get(setting, ())
-                if len(cases) == CASES and not any(
+                if len(cases) >= FEWEST and not any(
                     _has_effect(case, setting, candidate, pool) for case in cases
                 ):
                     yield f"{SETTING}{name}={setting[1]}"

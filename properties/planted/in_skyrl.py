@@ -73,7 +73,7 @@ STEPS = {
     "policy": partial(step, "policy", nullcontext),
     "policy-unscaled": partial(step, "policy", each_rank_counts_itself),
     "policy-scaled-twice": partial(step, "policy", scaled_by_all_ranks),
-    "policy-labels": partial(step, "policy-gspo", labels_shifted_after_the_cut),
+    "policy-labels": partial(step, "policy", labels_shifted_after_the_cut),
     "policy-one-place-off": partial(step, "policy-own", one_place_off),
     "value-added-up": partial(step, "value", micro_batches_added_up),
 }
@@ -85,7 +85,7 @@ RELEASED = {
     "policy": "policy",
     "policy-unscaled": "policy",
     "policy-scaled-twice": "policy",
-    "policy-labels": "policy-gspo",
+    "policy-labels": "policy",
     "policy-one-place-off": "policy-own",
     "value-added-up": "value",
 }

@@ -66,7 +66,9 @@ def _require_known(trainer: Trainer, library: Library) -> None:
         for setting in values:
             if setting not in trainer.defaults:
                 raise ValueError(f"entries.{entry}.{setting}: has no default")
-        of_entry = listed(library.stated.get(entry, ""))
-        for name, setting in trainer.settings.items():
-            if setting not in of_entry:
-                raise ValueError(f"settings.{name}: {entry} states no setting {setting}")
+    of_entries = {
+        setting for entry in trainer.entries for setting in listed(library.stated.get(entry, ""))
+    }
+    for name, setting in trainer.settings.items():
+        if setting not in of_entries:
+            raise ValueError(f"settings.{name}: no entry states a setting {setting}")

@@ -111,6 +111,29 @@ def test_a_part_of_a_configuration_asks_for_its_own_trainer(tmp_path: Path) -> N
     assert "critic.strategy fsdp; judged with fsdp2" in text
 
 
+def test_entries_state_the_settings_that_their_cases_have(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        "trainer: {algorithm: {policy_loss_type: gspo, loss_reduction: sequence_mean, "
+        "eps_clip_high: 0.3}, critic: {value_clip: 0.5}}\n"
+    )
+    choice, text = choose_entries(["skyrl"], file)
+    assert set(choice.entries) == {"policy", "policy-own", "value", "value-own"}
+    assert choice.stated["policy-own"] == {
+        "clip_ratio_c": "3.0",
+        "eps_clip_high": "0.2",
+        "kl_estimator_type": "k3",
+        "loss_reduction": "sequence_mean",
+        "policy_loss_type": "gspo",
+        "use_entropy_loss": "false",
+        "use_kl_loss": "true",
+    }
+    assert choice.stated["policy"] == {**choice.stated["policy-own"], "temperature": "1.0"}
+    assert choice.stated["value"] == choice.stated["value-own"] == {"value_clip": "0.5"}
+    assert "trainer.algorithm.eps_clip_high 0.3; judged with 0.2\n" in text
+    assert text.count("policy_loss_type gspo") == 2
+
+
 def test_a_command_asks_for_its_own_trainer(tmp_path: Path) -> None:
     file = tmp_path / "mine.sh"
     file.write_text("deepspeed --module openrlhf.cli.train_dpo --ds.ring_attn_size 2")
@@ -196,7 +219,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(
         ("entries = { actor = { x = 1 } }", "entries.actor.x: has no default"),
         (
             "entries = { actor = {} }\nsettings = { x = 'gone' }",
-            "settings.x: actor states no setting gone",
+            "settings.x: no entry states a setting gone",
         ),
         ("entries = {}\ngone = 1", "trainer[0].gone: is not known"),
         ("entries = {}", "entries: is empty"),

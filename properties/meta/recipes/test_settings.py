@@ -14,7 +14,7 @@ from harness.case.stated import InvalidField
 from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.shrink import shrink
-from harness.judge.effect import CASES, Stated
+from harness.judge.effect import FEWEST, Stated
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, step
 from properties.helpers.judging import verdict_only
@@ -88,7 +88,7 @@ def test_only_a_setting_that_changes_no_bit_and_no_message_is_without_effect(
     pool: RankPool,
 ) -> None:
     candidate, stated = locate(named("right")), Stated()
-    for seed in range(CASES):
+    for seed in range(FEWEST):
         stated.add(parse(f"{stating(*ALL_CHANGED)}".replace("seed=0", f"seed={seed}")))
     assert list(stated.without_effect(candidate, pool)) == ["setting.unread=true"]
     few = Stated()

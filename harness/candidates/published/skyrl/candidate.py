@@ -13,7 +13,7 @@ from harness.candidates.published.library import Step
 from harness.candidates.published.skyrl.batch import REDUCTIONS, reinforced, supervised, table
 from harness.candidates.published.skyrl.emitting import EmittingWorker
 from harness.candidates.published.skyrl.model import Critic, Policy
-from harness.candidates.published.skyrl.recipes import RECIPES, TEMPERATURE
+from harness.candidates.published.skyrl.recipes import OF_TEMPERED, OF_TOKENS, RECIPES
 from harness.candidates.published.skyrl.reinforced import policy, value
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
 from harness.case import Case
@@ -103,18 +103,12 @@ STEPS: dict[str, Step] = {
     "critic": critic,
     "critic-tokens": partial(critic, by_tokens=True),
     "policy": taking("policy", policy),
-    "policy-gspo": taking(
-        "policy-gspo",
-        policy,
-        loss="gspo",
-        reduction="sequence_mean",
-        estimator="k2",
-        temperature=TEMPERATURE,
+    "policy-tokens": taking("policy-tokens", policy, by_tokens=True, **OF_TOKENS),
+    "policy-tokens-log": taking(
+        "policy-tokens-log", policy, by_tokens=True, logs=True, **OF_TOKENS
     ),
-    "policy-tokens": taking("policy-tokens", policy, by_tokens=True),
-    "policy-tokens-log": taking("policy-tokens-log", policy, by_tokens=True, logs=True),
     "policy-own": taking("policy-own", policy, own=True),
-    "policy-tempered": taking("policy-tempered", policy, own=True, temperature=TEMPERATURE),
+    "policy-tempered": taking("policy-tempered", policy, own=True, **OF_TEMPERED),
     "value": taking("value", value),
     "value-own": taking("value-own", value, own=True),
 }

@@ -96,8 +96,11 @@ def _losses() -> dict[str, Any]:
     names = {
         "cross_entropy": "cross_entropy_loss",
         "cispo": "compute_policy_loss_cispo",
+        "regular": "ppo_policy_loss",
         "dual_clip": "ppo_policy_loss",
         "gspo": "gspo_policy_loss",
+        "sapo": "sapo_policy_loss",
+        "importance_sampling": "importance_sampling_loss",
         "critic": "ppo_critic_loss",
         "kl": "compute_approx_kl",
         "reduction": "apply_loss_reduction_to_advantages_minibatch",

@@ -3,6 +3,7 @@
 from functools import partial
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.skyrl.settings import CRITIC, POLICY, TEMPERED
 from harness.candidates.published.wiring import averages
 from harness.candidates.published.wiring.averages import other_average
 from harness.candidates.published.wiring.limits import (
@@ -12,7 +13,9 @@ from harness.candidates.published.wiring.limits import (
     within,
 )
 from harness.case import Case
+from harness.case.settings import as_limits
 
+NO_RATIO = "rows of one token: cispo has no ratio to log"
 UNLIKE_SIZES = "micro-batches of unlike sizes: its configuration refuses them"
 
 
@@ -45,9 +48,7 @@ def padded(case: Case) -> str | None:
 
 def answered(case: Case) -> str | None:
     """Refuse rows without a response, on which cispo raises: it logs the largest of no ratios."""
-    return transformers(case) or first(
-        max(map(len, case.rows)) < 2 and "rows of one token: cispo has no ratio to log"
-    )
+    return transformers(case) or first(max(map(len, case.rows)) < 2 and NO_RATIO)
 
 
 def reduced(case: Case) -> str | None:
@@ -81,17 +82,24 @@ def prompt_mean(case: Case) -> str | None:
 
 
 def worker(case: Case, limits: str) -> str | None:
-    """Refuse micro-batches of unlike sizes."""
-    return within(case, limits) or first(not has_equal_micro_batches(case) and UNLIKE_SIZES)
+    """Refuse micro-batches of unlike sizes, and what has no ratio for `cispo` to log."""
+    return within(case, limits) or first(
+        not has_equal_micro_batches(case) and UNLIKE_SIZES,
+        ("policy_loss_type", "cispo") in case.settings
+        and max(map(len, case.rows)) < 2
+        and NO_RATIO,
+    )
 
 
 # The worker makes micro-batches itself.
 OF_WORKERS = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
 OF_ENTRIES = {
-    **dict.fromkeys(("policy", "policy-gspo", "policy-own", "policy-tempered"), OF_WORKERS),
+    "policy": f"{OF_WORKERS} {as_limits(TEMPERED)}",
+    "policy-own": f"{OF_WORKERS} {as_limits(POLICY)}",
+    "policy-tempered": OF_WORKERS,
     **dict.fromkeys(("policy-tokens", "policy-tokens-log"), f"{OF_WORKERS} micro=1"),
     # A model of values has no head to tie.
-    **dict.fromkeys(("value", "value-own"), f"{OF_WORKERS} tied=0"),
+    **dict.fromkeys(("value", "value-own"), f"{OF_WORKERS} tied=0 {as_limits(CRITIC)}"),
 }
 LIMITS: dict[str, Limit] = {
     "sft": token_mean,

@@ -1,10 +1,8 @@
 """What plain training is for SkyRL's policy and critic, written for one device.
 
-Legend: B rows, S columns, P micro-batches of all replicas, V vocabulary. A number of a target
-stands in the target's own column.
+Legend: B rows, S columns, V vocabulary. A number of a target stands in the target's own column.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,95 +10,74 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.recipes import Recipe, computed, losses, row, target
-from harness.recipes.batch import IGNORED, Batch
+from harness.candidates.published.skyrl.formulas import (
+    KLS,
+    LOSSES,
+    MEANS,
+    Actions,
+    by_micro_batch,
+    by_row,
+)
+from harness.candidates.published.skyrl.settings import CRITIC, POLICY, TEMPERED
+from harness.recipes import Recipe, computed, losses, target
+from harness.recipes.batch import Batch
+from harness.recipes.columns import Column
 from harness.recipes.families import family
 
-# A policy's clipping from both sides and of bad actions, KL penalty and bonus for entropy.
-LOW, HIGH, DUAL, KL, ENTROPY = 0.2, 0.28, 3.0, 0.1, 0.01
-# What logits are divided by where it is not one.
-TEMPERATURE = 0.8
-# A critic's clipping: the release's own default.
-VALUES = 0.2
+# The weights of the KL from a reference, and of the bonus for entropy.
+KL, ENTROPY = 0.1, 0.01
 # How far old weights are from new ones, so that a good part of the ratios is clipped.
 OLD, REFERENCE = 2.0**-4, 2.0**-5
-
-# mean(a number of each target, batch) -> one number.
-Mean = Callable[[Tensor, Batch], Tensor]
-
-
-def by_row(x_BS: Tensor, batch: Batch) -> Tensor:
-    """The average over the targets of each row, then over rows."""
-    return losses.mean_of_row(x_BS, batch).mean()
-
-
-def by_micro_batch(x_BS: Tensor, batch: Batch) -> Tensor:
-    """The average over the targets of each micro-batch, then over those of all replicas.
-
-    SkyRL averages so on purpose what is no loss of a policy, and what it logs.
-    """
-    is_target_BS = batch["labels"] != IGNORED
-    place_B2 = torch.stack([batch["replica"], batch["micro_batch"]], 1)
-    part_B = place_B2.unique(dim=0, return_inverse=True)[1]
-    is_in_PB = F.one_hot(part_B).T.float()
-    sums_P = is_in_PB @ (x_BS * is_target_BS).sum(1).float()
-    return (sums_P / (is_in_PB @ is_target_BS.sum(1).float()).clamp(min=1)).mean()
-
-
-# Losses and estimates have the release's own bounds: a log ratio within 20, a KL of at most 10.
-def ppo(gain_BS: Tensor, advantages_BS: Tensor, _: Batch) -> tuple[Tensor, Tensor]:
-    """PPO's surrogate, and which targets are clipped; what a bad action loses has a bound."""
-    loss_BS, is_clipped_BS = clipped(gain_BS.clamp(-20, 20).exp(), advantages_BS)
-    bounded_BS = loss_BS.min(-advantages_BS * DUAL)
-    return torch.where(advantages_BS < 0, bounded_BS, loss_BS), is_clipped_BS
-
-
-def gspo(gain_BS: Tensor, advantages_BS: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """GSPO: one ratio for each row, with the gradient of each of its targets."""
-    of_row_B1 = losses.mean_of_row(gain_BS, batch).detach()[:, None]
-    ratio_BS = (gain_BS - gain_BS.detach() + of_row_B1).clamp(max=10).exp()
-    return clipped(ratio_BS, advantages_BS)
-
-
-def clipped(ratio_BS: Tensor, advantages_BS: Tensor) -> tuple[Tensor, Tensor]:
-    free_BS = -ratio_BS * advantages_BS
-    near_BS = -ratio_BS.clamp(1 - LOW, 1 + HIGH) * advantages_BS
-    return torch.max(free_BS, near_BS), near_BS > free_BS
-
-
-def k3(gain_BS: Tensor) -> Tensor:
-    return losses.k3(gain_BS.clamp(-20, 20)).clamp(max=10)
+# What the settings are where an entry is about something else.
+FIXED = {
+    "policy_loss_type": "dual_clip",
+    "loss_reduction": "token_mean",
+    "eps_clip_high": 0.28,
+    "clip_ratio_c": 3.0,
+    "use_kl_loss": True,
+    "kl_estimator_type": "k3",
+}
+OF_TOKENS = FIXED | {"use_entropy_loss": False}
+OF_TEMPERED = FIXED | {"use_entropy_loss": True, "temperature": 0.8}
 
 
 def policy(
     model: Any,
     batch: Batch,
-    loss: Callable[..., tuple[Tensor, Tensor]] = ppo,
-    mean: Mean = losses.mean,
-    estimate: Callable[[Tensor], Tensor] = k3,
+    *,
+    policy_loss_type: str,
+    loss_reduction: str,
+    eps_clip_high: float,
+    clip_ratio_c: float,
+    use_kl_loss: bool,
+    kl_estimator_type: str,
+    use_entropy_loss: bool,
     temperature: float = 1.0,
-    bonus: float = ENTROPY,
 ) -> Any:
     """A policy's loss, with a penalty for the KL from a reference and a bonus for entropy."""
     logits_BSV = losses.logits(model, batch) / temperature
     logps_BS = losses.picked(logits_BSV, batch["labels"])
-    advantages = batch["advantages"]
-    advantages_BS = advantages if advantages.ndim > 1 else advantages[:, None].expand_as(logps_BS)
-    loss_BS, is_clipped_BS = loss(logps_BS - batch["old_logps"], advantages_BS, batch)
-    log = {
-        "policy": mean(loss_BS, batch),
-        "kl": by_row(estimate(logps_BS - batch["reference_logps"]), batch),
-        "entropy": by_micro_batch(losses.entropy(logits_BSV), batch),
-        "clipped": by_micro_batch(is_clipped_BS, batch),
-    }
-    return log["policy"] + KL * log["kl"] - bonus * log["entropy"], log
+    old_BS = batch.get("old_logps", logps_BS.detach())
+    reference_BS = batch.get("reference_logps", logps_BS.detach())
+    actions = Actions(logps_BS, old_BS, batch["advantages"], batch, eps_clip_high, clip_ratio_c)
+    loss_BS, is_clipped_BS = LOSSES[policy_loss_type](actions)
+    log = {"policy": MEANS[loss_reduction](loss_BS, batch)}
+    if is_clipped_BS is not None:
+        log["clipped"] = by_micro_batch(is_clipped_BS, batch)
+    log["entropy"] = by_micro_batch(losses.entropy(logits_BSV), batch)
+    loss = log["policy"]
+    if use_entropy_loss:
+        loss = loss - ENTROPY * log["entropy"]
+    if use_kl_loss:
+        log["kl"] = by_row(KLS[kl_estimator_type](logps_BS - reference_BS), batch)
+        loss = loss + KL * log["kl"]
+    return loss, log
 
 
-def own_policy(model: Any, batch: Batch, temperature: float = 1.0) -> Any:
+def own_policy(model: Any, batch: Batch, *, temperature: float = 1.0, **settings: Any) -> Any:
     """The policy's loss where the policy is its own old one and its own reference."""
-    own_BS = losses.picked(losses.logits(model, batch) / temperature, batch["labels"]).detach()
-    columns = {"old_logps": own_BS, "reference_logps": own_BS}
-    loss, log = policy(model, batch | columns, temperature=temperature)
+    loss, log = policy(model, batch, temperature=temperature, **settings)
+    own_BS = losses.picked(losses.logits(model, batch).detach() / temperature, batch["labels"])
     return loss, log | {"old_logps": losses.mean(own_BS * batch["advantages"], batch)}
 
 
@@ -111,10 +88,10 @@ def values(model: Any, batch: Batch) -> Tensor:
     return F.pad(model.score(hidden_BSD)[:, :-1, 0], (1, 0))
 
 
-def value(model: Any, batch: Batch) -> Any:
+def value(model: Any, batch: Batch, *, value_clip: float) -> Any:
     """PPO's clipped loss of values."""
     new_BS, old_BS, returns_BS = values(model, batch), batch["old_values"], batch["returns"]
-    near_BS = old_BS + (new_BS - old_BS).clamp(-VALUES, VALUES)
+    near_BS = old_BS + (new_BS - old_BS).clamp(-value_clip, value_clip)
     far_BS, near_BS = (new_BS - returns_BS).square(), (near_BS - returns_BS).square()
     log = {
         "values": by_micro_batch(new_BS, batch),
@@ -123,39 +100,32 @@ def value(model: Any, batch: Batch) -> Any:
     return by_row(torch.max(near_BS, far_BS), batch) / 2, log
 
 
-def own_value(model: Any, batch: Batch) -> Any:
+def own_value(model: Any, batch: Batch, *, value_clip: float) -> Any:
     """The critic's loss around values that it has itself computed before the step."""
     own_BS = values(model, batch).detach()
     columns = {"old_values": own_BS, "returns": own_BS + batch["advantages"]}
-    loss, log = value(model, batch | columns)
+    loss, log = value(model, batch | columns, value_clip=value_clip)
     return loss, log | {"old_values": losses.mean(own_BS * batch["advantages"], batch)}
 
 
-def tempered_logps(model: Any, batch: Batch) -> Tensor:
-    return losses.picked(losses.logits(model, batch) / TEMPERATURE, batch["labels"])
-
-
-def others(logps: Callable[[Any, Batch], Tensor]) -> dict[str, Any]:
-    """What an old policy and a reference say of each target."""
-    columns = {"old_logps": OLD, "reference_logps": REFERENCE}
-    return {name: computed(logps, nudge=nudge) for name, nudge in columns.items()}
-
-
-ADVANTAGES = {"advantages": target(-2, 2)}
-TEMPERED = {"advantages": row(-2, 2)} | others(tempered_logps)
-POLICY = family("llama")
+# What an old policy and a reference say of each target.
+OTHERS = {
+    "old_logps": computed(losses.logps, nudge=OLD),
+    "reference_logps": computed(losses.logps, nudge=REFERENCE),
+}
+ADVANTAGES: dict[str, Column] = {"advantages": target(-2, 2)}
+OF_CRITIC = {"old_values": target(-2, 2), "returns": target(-2, 2)}
+LLAMA = family("llama")
 # Its head has no bias.
-CRITIC = family("llama", head="SequenceClassification")
-GSPO = partial(policy, loss=gspo, mean=by_row, estimate=losses.k2, temperature=TEMPERATURE)
-TOKENS = Recipe(POLICY, partial(policy, bonus=0.0), ADVANTAGES | others(losses.logps))
+VALUES = family("llama", head="SequenceClassification")
+TOKENS = Recipe(LLAMA, partial(policy, **OF_TOKENS), ADVANTAGES | OTHERS)
 
 RECIPES = {
-    "policy": Recipe(POLICY, policy, ADVANTAGES | others(losses.logps)),
-    "policy-gspo": Recipe(POLICY, GSPO, TEMPERED),
+    "policy": Recipe(LLAMA, policy, ADVANTAGES | OTHERS, TEMPERED),
     "policy-tokens": TOKENS,
     "policy-tokens-log": TOKENS,
-    "policy-own": Recipe(POLICY, own_policy, ADVANTAGES),
-    "policy-tempered": Recipe(POLICY, partial(own_policy, temperature=TEMPERATURE), ADVANTAGES),
-    "value": Recipe(CRITIC, value, {"old_values": target(-2, 2), "returns": target(-2, 2)}),
-    "value-own": Recipe(CRITIC, own_value, ADVANTAGES),
+    "policy-own": Recipe(LLAMA, own_policy, ADVANTAGES, POLICY),
+    "policy-tempered": Recipe(LLAMA, partial(own_policy, **OF_TEMPERED), ADVANTAGES),
+    "value": Recipe(VALUES, value, OF_CRITIC, CRITIC),
+    "value-own": Recipe(VALUES, own_value, ADVANTAGES, CRITIC),
 }

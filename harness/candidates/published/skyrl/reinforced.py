@@ -16,12 +16,28 @@ from transformers import AutoModel
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.skyrl import library
+from harness.candidates.published.skyrl.formulas import (
+    ABOVE,
+    BAD,
+    BELOW,
+    GOOD,
+    LOW,
+    SCALE,
+)
 from harness.candidates.published.skyrl.model import patched
-from harness.candidates.published.skyrl.recipes import DUAL, ENTROPY, HIGH, KL, LOW, VALUES
+from harness.candidates.published.skyrl.recipes import ENTROPY, KL
 from harness.candidates.published.skyrl.rollouts import Rollout, rollouts
 from harness.candidates.published.skyrl.trainer import Trainer
 from harness.candidates.published.skyrl.worker import Ranks, Worker, config
 from harness.recipes.batch import Batch
+
+# By the names of a recipe, what is logged of a policy's step.
+LOGGED = {
+    "policy": "policy_loss",
+    "kl": "policy_kl",
+    "entropy": "policy_entropy",
+    "clipped": "loss_metrics/clip_ratio",
+}
 
 
 def policy(
@@ -29,13 +45,10 @@ def policy(
     batches: Sequence[Batch],
     mesh: DeviceMesh,
     *,
-    loss: str = "dual_clip",
-    reduction: str = "token_mean",
-    estimator: str = "k3",
-    temperature: float = 1.0,
     by_tokens: bool = False,
     logs: bool = False,
     own: bool = False,
+    **settings: Any,
 ) -> Any:
     """Take the policy's step of `RayPPOTrainer`.
 
@@ -48,17 +61,15 @@ def policy(
     options = config(
         len(batches[0]["row"]),
         longest if by_tokens else -1,
-        policy_loss_type=loss,
-        loss_reduction=reduction,
         eps_clip_low=LOW,
-        eps_clip_high=HIGH,
-        clip_ratio_c=DUAL,
-        temperature=temperature,
-        use_kl_loss=True,
-        kl_estimator_type=estimator,
         kl_loss_coef=KL,
-        use_entropy_loss=not by_tokens,
         entropy_loss_coef=ENTROPY,
+        max_seq_len=SCALE,
+        sapo=SimpleNamespace(tau_pos=GOOD, tau_neg=BAD),
+        cispo=SimpleNamespace(
+            cispo_anchor="old", cispo_eps_clip_low=BELOW, cispo_eps_clip_high=ABOVE
+        ),
+        **settings,
     )
     model.set_attn_implementation("flash_attention_2")
     released = library.wrapper.HFModelWrapper(
@@ -76,21 +87,24 @@ def policy(
             log["old_logps"] = trainer.average("action_log_probs")
         logged = trainer.train("policy")
     flash.must_have_run()
-    log["policy"] = logged["policy_loss"]
-    if logs or not by_tokens:
-        log["kl"] = logged["policy_kl"]
-    if not by_tokens:
-        log["entropy"] = logged["policy_entropy"]
-        log["clipped"] = logged["loss_metrics/clip_ratio"]
+    names = LOGGED if not by_tokens else {"policy", "kl"} if logs else {"policy"}
+    log |= {name: logged[LOGGED[name]] for name in names if LOGGED[name] in logged}
     return logged["final_loss"], log
 
 
-def value(model: Any, batches: Sequence[Batch], mesh: DeviceMesh, *, own: bool = False) -> Any:
+def value(
+    model: Any,
+    batches: Sequence[Batch],
+    mesh: DeviceMesh,
+    *,
+    own: bool = False,
+    **settings: Any,
+) -> Any:
     """Take the critic's step of `RayPPOTrainer`; `own` values are from its worker."""
     rows = rollouts(batches, mesh)
     model.set_attn_implementation("flash_attention_2")
     released = critic(model, mesh["sp"].size())
-    options = config(len(batches[0]["row"]), value_clip=VALUES)
+    options = config(len(batches[0]["row"]), **settings)
     kinds = {"critic": library.CriticWorker}
     with patched(released, mesh, mesh["sp"].size(), of_parent=True):
         trainer = training(kinds, released, released, mesh, options, rows)

@@ -1,0 +1,29 @@
+"""The settings that cases of a library state are those for which plain training has a formula."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from harness.candidates.published.skyrl import formulas as of_skyrl
+from harness.candidates.published.skyrl.settings import POLICY, TEMPERED
+from harness.candidates.published.verl import formulas as of_verl
+from harness.candidates.published.verl.settings import ACTOR, CRITIC
+
+
+@pytest.mark.parametrize(
+    ("values", "formulas"),
+    [
+        (ACTOR["loss_mode"], of_verl.LOSSES),
+        (ACTOR["kl_loss_type"], of_verl.KLS),
+        (ACTOR["loss_agg_mode"], of_verl.MEANS),
+        (CRITIC["loss_agg_mode"], of_verl.MEANS),
+        (POLICY["policy_loss_type"], of_skyrl.LOSSES),
+        (POLICY["kl_estimator_type"], of_skyrl.KLS),
+        (TEMPERED["loss_reduction"], of_skyrl.MEANS),
+    ],
+)
+def test_each_value_of_a_setting_has_its_formula(
+    values: tuple[str, ...], formulas: Mapping[str, Any]
+) -> None:
+    assert values == tuple(formulas)
