@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from harness.recipes import losses
 from harness.recipes.batch import IGNORED, Batch
 
-# Clipping from below; sigmoids of SAPO for good and bad actions, and how far CISPO's ratios go from
-# one.
+# Clipping from below; sigmoids of SAPO for good and bad actions; CISPO's ratios, how far from one.
 LOW, GOOD, BAD, BELOW, ABOVE = 0.2, 1.0, 1.05, 0.5, 0.5
 # What seq_mean_token_sum_norm divides the sum of a row by.
 SCALE = 8
