@@ -29,7 +29,7 @@ KL, ENTROPY = 0.1, 0.01
 # How far old weights are from new ones, so that a good part of the ratios is clipped.
 OLD, REFERENCE = 2.0**-4, 2.0**-5
 # What the settings are where an entry is about something else.
-FIXED = {
+FIXED: dict[str, Any] = {
     "policy_loss_type": "dual_clip",
     "loss_reduction": "token_mean",
     "eps_clip_high": 0.28,

@@ -19,5 +19,5 @@ POLICY: Settings = {
 }
 # What logits are divided by. Where workers give the log-probabilities of a reference, a listed bug
 # is about it, and another entry has it.
-TEMPERED: Settings = POLICY | {"temperature": (1.0, 0.8)}
+TEMPERED: Settings = {**POLICY, "temperature": (1.0, 0.8)}
 CRITIC: Settings = {"value_clip": (0.2, 0.5)}
