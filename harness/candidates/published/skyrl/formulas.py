@@ -5,12 +5,12 @@ target's own column.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from harness.candidates.published.wiring.actions import Actions, k3
 from harness.recipes import losses
 from harness.recipes.batch import IGNORED, Batch
 
@@ -53,83 +53,29 @@ MEANS: dict[str, Mean] = {
 }
 
 
-@dataclass(frozen=True)
-class Actions:
-    """How likely each target is, how likely it was, and what it gains."""
-
-    logps_BS: Tensor
-    old_BS: Tensor
-    advantages_BS: Tensor
-    batch: Batch
-    # What ratios are clipped to, and those of bad actions.
-    high: float
-    dual: float
-
-    def ratios(self) -> Tensor:
-        # The bound is the release's own.
-        return (self.logps_BS - self.old_BS).clamp(-20, 20).exp()
-
-    def surrogate(self, ratio_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """The worse of what a ratio and its clipped value lose, and where it is the latter."""
-        free_BS = -ratio_BS * self.advantages_BS
-        near_BS = -ratio_BS.clamp(1 - LOW, 1 + self.high) * self.advantages_BS
-        return torch.max(free_BS, near_BS), near_BS > free_BS
-
-
 # What each target loses, and which are clipped; None where nothing is logged of that.
 Loss = Callable[[Actions], tuple[Tensor, Tensor | None]]
 
 
-def regular(of: Actions) -> tuple[Tensor, Tensor]:
-    """PPO's surrogate."""
-    return of.surrogate(of.ratios())
-
-
-def dual_clip(of: Actions) -> tuple[Tensor, Tensor]:
-    """PPO's surrogate; what a bad action loses is bounded as well."""
-    loss_BS, is_clipped_BS = regular(of)
-    bounded_BS = loss_BS.min(-of.advantages_BS * of.dual)
-    return torch.where(of.advantages_BS < 0, bounded_BS, loss_BS), is_clipped_BS
-
-
-def gspo(of: Actions) -> tuple[Tensor, Tensor]:
-    """One ratio for each row, with the gradient of each of its targets."""
-    gain_BS = of.logps_BS - of.old_BS
-    of_row_B1 = losses.mean_of_row(gain_BS, of.batch).detach()[:, None]
-    return of.surrogate((of.logps_BS - of.logps_BS.detach() + of_row_B1).clamp(max=10).exp())
-
-
 def sapo(of: Actions) -> tuple[Tensor, Tensor]:
-    """A sigmoid of the ratio in place of its clipped value: nothing is clipped."""
-    steepness_BS = torch.where(of.advantages_BS > 0, GOOD, BAD)
-    gate_BS = (steepness_BS * (of.ratios() - 1)).sigmoid() * 4 / steepness_BS
-    return -gate_BS * of.advantages_BS, torch.zeros_like(gate_BS)
-
-
-def cispo(of: Actions) -> tuple[Tensor, Tensor]:
-    """A policy gradient that is weighted by clipped ratios."""
-    ratio_BS = of.ratios()
-    near_BS = ratio_BS.clamp(1 - BELOW, 1 + ABOVE)
-    return -near_BS.detach() * of.advantages_BS * of.logps_BS, near_BS != ratio_BS
+    return of.gated(GOOD, BAD), torch.zeros_like(of.logps_BS)
 
 
 def importance_sampling(of: Actions) -> tuple[Tensor, None]:
-    """A policy gradient that is weighted by ratios."""
     return -(of.logps_BS - of.old_BS).exp() * of.advantages_BS, None
 
 
 LOSSES: dict[str, Loss] = {
-    "regular": regular,
-    "dual_clip": dual_clip,
-    "gspo": gspo,
+    "regular": lambda of: of.surrogate(of.ratios()),
+    "dual_clip": lambda of: of.dual_clipped(),
+    "gspo": lambda of: of.surrogate(of.ratios_of_rows()),
     "sapo": sapo,
-    "cispo": cispo,
+    "cispo": lambda of: of.weighted(BELOW, ABOVE),
     "importance_sampling": importance_sampling,
 }
 # Estimates of the KL from a reference, of the gain over it in log-probability.
 KLS: dict[str, Callable[[Tensor], Tensor]] = {
-    # The bounds are the release's own.
-    "k3": lambda gain_BS: losses.k3(gain_BS.clamp(-20, 20)).clamp(max=10),
+    "k3": k3,
     "k2": losses.k2,
     "k1": lambda gain_BS: gain_BS,
     "abs": torch.abs,

@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from harness.candidates.published.skyrl.formulas import (
     KLS,
     LOSSES,
+    LOW,
     MEANS,
-    Actions,
     by_micro_batch,
     by_row,
 )
 from harness.candidates.published.skyrl.settings import CRITIC, POLICY, TEMPERED
+from harness.candidates.published.wiring.actions import Actions
 from harness.recipes import Recipe, computed, losses, target
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column
@@ -59,7 +60,9 @@ def policy(
     logps_BS = losses.picked(logits_BSV, batch["labels"])
     old_BS = batch.get("old_logps", logps_BS.detach())
     reference_BS = batch.get("reference_logps", logps_BS.detach())
-    actions = Actions(logps_BS, old_BS, batch["advantages"], batch, eps_clip_high, clip_ratio_c)
+    actions = Actions(
+        logps_BS, old_BS, batch["advantages"], batch, LOW, eps_clip_high, clip_ratio_c
+    )
     loss_BS, is_clipped_BS = LOSSES[policy_loss_type](actions)
     log = {"policy": MEANS[loss_reduction](loss_BS, batch)}
     if is_clipped_BS is not None:

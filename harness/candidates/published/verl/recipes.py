@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.candidates.published.verl.formulas import KLS, LOSSES, MEANS, Actions, Mean
+from harness.candidates.published.verl.formulas import DUAL, KLS, LOSSES, LOW, MEANS, Mean
 from harness.candidates.published.verl.settings import ACTOR, CRITIC
+from harness.candidates.published.wiring.actions import Actions
 from harness.recipes import Recipe, computed, losses, target
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column
@@ -43,7 +44,7 @@ def actor(
     reference_BS = batch.get("reference_logps", logps_BS.detach())
     mean = MEANS[loss_agg_mode]
     of_policy = MEANS["seq-mean-token-mean"] if loss_mode == "sapo" else mean
-    actions = Actions(logps_BS, old_BS, batch["advantages"], batch, clip_ratio_high)
+    actions = Actions(logps_BS, old_BS, batch["advantages"], batch, LOW, clip_ratio_high, DUAL)
     loss, log = of_policy(LOSSES[loss_mode](actions), batch), {}
     if entropy_coeff:
         log["entropy"] = mean(entropy(logits_BSV), batch)
