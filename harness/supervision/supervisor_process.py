@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.importing import without_a_search_for_garbage
@@ -33,6 +34,8 @@ from harness.wire.pipe import Pipe
 
 # Variables of a supervisor: the pid of its controller, and what it imports for its ranks.
 CONTROLLER, IMPORTS = "HARNESS_CONTROLLER", "HARNESS_IMPORTS"
+# torch's variable for where it keeps compiled code.
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def _controller_handle() -> int | None:
@@ -68,6 +71,19 @@ def _take_pipe() -> Pipe[ToSupervisor]:
     return Pipe(end, ToSupervisor)
 
 
+@contextlib.contextmanager
+def _compiling_into(folder: Path) -> Iterator[None]:
+    """While this lasts, a folder for compiled code is made here, where it goes with the ranks.
+
+    torch makes one as soon as it could compile. Ranks that compile choose their own.
+    """
+    chosen = os.environ.get(COMPILED)
+    os.environ[COMPILED] = chosen or str(folder / "compiled")
+    yield
+    if chosen is None:
+        del os.environ[COMPILED]
+
+
 def main() -> None:
     controller, address = _controller_handle(), os.environ[ADDRESS]
     # It may be stopped by then, and notices nothing before it goes on.
@@ -81,10 +97,11 @@ def main() -> None:
         # Forked ranks need not import these again.
         for module in ("harness.supervision.agent", "harness.rank_program.case_loop"):
             importlib.import_module(module)
-        for module in os.environ[IMPORTS].split():
-            # If it cannot be imported, a rank will say why.
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
+        with _compiling_into(Path(address).parent):
+            for module in os.environ[IMPORTS].split():
+                # If it cannot be imported, a rank will say why.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(module)
         # A garbage collection in a fork would copy the memory of all these objects.
         gc.freeze()
     try:
