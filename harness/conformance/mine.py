@@ -102,17 +102,17 @@ def _add(
     for entry, missed in misses.items():
         if len(missed) > least:
             continue
+        of_cases = _of_cases(trainer, limits.get(entry, ""))
         choice.entries[entry] = [
-            said[name] for name in trainer.defaults if name in said and name not in missed
+            said[name]
+            for name in trainer.defaults
+            if name in said and name not in missed and name not in of_cases
         ]
-        of_cases = listed(limits.get(entry, ""))
-        for name in missed:
-            if trainer.settings.get(name) in of_cases:
-                continue
+        for name in (each for each in missed if each not in of_cases):
             yours = said.get(name, f"{name} {_words(trainer.defaults[name])}, by default")
             why = _why_left_out(trainer, name, stated.get(name, ""))
             choice.otherwise.append(_otherwise(yours, _of(trainer, entry, name), why))
-        _state_settings(choice, trainer, entry, own, limits.get(entry, ""))
+        _state_settings(choice, trainer, entry, own, of_cases)
     for name, value in trainer.fixed.items():
         if name in stated and not _has(value, stated[name]):
             why = _why_left_out(trainer, name, stated[name])
@@ -128,23 +128,29 @@ def _add(
                 choice.left_out.append(f"{name} {value}: {why}")
 
 
+def _of_cases(trainer: Trainer, limits: str) -> dict[str, list[str]]:
+    """Return the values that cases of an entry may state, by the library's name of a setting."""
+    of_entry = listed(limits)
+    return {name: of_entry[key] for name, key in trainer.settings.items() if key in of_entry}
+
+
 def _state_settings(
-    choice: Choice, trainer: Trainer, entry: str, own: Mapping[str, str], limits: str
+    choice: Choice,
+    trainer: Trainer,
+    entry: str,
+    own: Mapping[str, str],
+    of_cases: Mapping[str, Sequence[str]],
 ) -> None:
     """Have the cases of an entry state the configuration's settings, or else their defaults."""
-    of_entry = listed(limits)
-    for name, setting in trainer.settings.items():
-        if setting not in of_entry:
-            continue
-        default, *_ = values = of_entry[setting]
+    for name, values in of_cases.items():
         found = _find(name, own)
-        wanted = own[found] if found else default
+        wanted = own[found] if found else values[0]
         value = next((value for value in values if as_text(value) == as_text(wanted)), None)
-        choice.stated.setdefault(entry, {})[setting] = value or default
+        choice.stated.setdefault(entry, {})[trainer.settings[name]] = value or values[0]
         if value is None:
             why = _why_left_out(trainer, name, wanted)
-            choice.otherwise.append(_otherwise(f"{found} {wanted}", default, why))
-        elif found and f"{found} {wanted}" not in choice.entries[entry]:
+            choice.otherwise.append(_otherwise(f"{found} {wanted}", values[0], why))
+        elif found:
             choice.entries[entry].append(f"{found} {wanted}")
 
 

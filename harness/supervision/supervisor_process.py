@@ -77,10 +77,10 @@ def _compiling_into(folder: Path) -> Iterator[None]:
 
     torch makes one as soon as it could compile. Ranks that compile choose their own.
     """
-    chosen = os.environ.get(COMPILED)
-    os.environ[COMPILED] = chosen or str(folder / "compiled")
+    is_chosen = COMPILED in os.environ
+    os.environ.setdefault(COMPILED, str(folder / "compiled"))
     yield
-    if chosen is None:
+    if not is_chosen:
         del os.environ[COMPILED]
 
 

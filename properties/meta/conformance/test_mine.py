@@ -134,6 +134,16 @@ def test_entries_state_the_settings_that_their_cases_have(tmp_path: Path) -> Non
     assert text.count("policy_loss_type gspo") == 2
 
 
+def test_a_value_that_no_entry_has_is_told_of_once_for_each_that_is_judged(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("trainer: {critic: {value_clip: 0.3}}\n")
+    choice, _ = choose_entries(["skyrl"], file)
+    assert choice.entries == {"critic": [], "value": [], "value-own": []}
+    yours = "trainer.critic.value_clip 0.3; judged with"
+    assert choice.otherwise == [f"{yours} inf", f"{yours} 0.2"]
+    assert choice.stated == {key: {"value_clip": "0.2"} for key in ("value", "value-own")}
+
+
 def test_a_command_asks_for_its_own_trainer(tmp_path: Path) -> None:
     file = tmp_path / "mine.sh"
     file.write_text("deepspeed --module openrlhf.cli.train_dpo --ds.ring_attn_size 2")

@@ -14,7 +14,8 @@ from harness.case.stated import InvalidField
 from harness.cli import main
 from harness.compare import Verdict
 from harness.failure.shrink import shrink
-from harness.judge.effect import FEWEST, Stated
+from harness.judge import effect
+from harness.judge.effect import FEWEST, MOST, Stated
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, step
 from properties.helpers.judging import verdict_only
@@ -94,6 +95,24 @@ def test_only_a_setting_that_changes_no_bit_and_no_message_is_without_effect(
     few = Stated()
     few.add(stating(*ALL_CHANGED))
     assert list(few.without_effect(candidate, pool)) == []
+
+
+def test_a_setting_with_an_effect_in_the_last_case_that_is_tried_has_one(
+    pool: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate, stated, tried = locate(named("right")), Stated(), list[Case]()
+    for seed in range(MOST + 1):
+        stated.add(parse(f"{stating(('unread', 'true'))}".replace("seed=0", f"seed={seed}")))
+
+    def is_the_last(case: Case, *_: object) -> bool:
+        tried.append(case)
+        return len(tried) == MOST
+
+    monkeypatch.setattr(effect, "_has_effect", is_the_last)
+    assert list(stated.without_effect(candidate, pool)) == []
+    assert len(set(tried)) == MOST
+    monkeypatch.setattr(effect, "_has_effect", lambda *_: False)
+    assert list(stated.without_effect(candidate, pool)) == ["setting.unread=true"]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from harness.candidates.published.wiring.actions import k3
 from harness.candidates.published.wiring.pairs import in_pairs
 from harness.recipes import Recipe, losses, row
 from harness.recipes.batch import Batch
@@ -81,8 +82,7 @@ def grpo(model: Any, batch: Batch, *, mean: Mean = rows_mean, of_rows: bool = Fa
     if of_rows:
         gain_BS = losses.mean_of_row(gain_BS, batch)[:, None].expand_as(gain_BS)
     loss_BS, _ = losses.surrogate(gain_BS, advantages(batch)[:, None], EPSILON)
-    # The release bounds both, on purpose.
-    kl_BS = losses.k3((logps_BS - reference_BS).clamp(-20, 20)).clamp(max=10)
+    kl_BS = k3(logps_BS - reference_BS)
     log = {"entropy": rows_mean(losses.entropy(logits_BSV), batch)}
     return mean(loss_BS + KL * kl_BS, batch), log
 

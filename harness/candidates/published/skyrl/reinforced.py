@@ -87,7 +87,7 @@ def policy(
             log["old_logps"] = trainer.average("action_log_probs")
         logged = trainer.train("policy")
     flash.must_have_run()
-    names = LOGGED if not by_tokens else {"policy", "kl"} if logs else {"policy"}
+    names = ("policy", "kl") if logs else ("policy",) if by_tokens else tuple(LOGGED)
     log |= {name: logged[LOGGED[name]] for name in names if LOGGED[name] in logged}
     return logged["final_loss"], log
 
