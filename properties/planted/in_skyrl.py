@@ -1,22 +1,17 @@
-"""Steps of SkyRL's workers, each with one mistake that a release could have.
-
-`make` writes a package that wires them, as a user's own package would.
-"""
+"""Steps of SkyRL's workers, each with one mistake that a release could have."""
 
 from pathlib import Path
 
 from harness.candidates.published.library import Library
-from properties.planted import in_worker
+from properties.planted.package import make_package
 
 NAME = "in_skyrl"
 
-CANDIDATE = """
-from contextlib import nullcontext
+CODE = """
 from functools import partial
 from unittest.mock import patch
 
 from harness.candidates.published.skyrl import library, worker
-from harness.candidates.published.skyrl.candidate import STEPS as RELEASED
 from harness.candidates.published.skyrl.trainer import Trainer
 
 
@@ -62,44 +57,18 @@ def one_place_off():
 
 def micro_batches_added_up():
     return patch.object(library.CriticWorker, "optim_step", lambda self: None)
-
-
-def step(key, mistake, case, rank, emit):
-    with mistake():
-        RELEASED[key](case, rank, emit)
-
-
-STEPS = {
-    "policy": partial(step, "policy", nullcontext),
-    "policy-unscaled": partial(step, "policy", each_rank_counts_itself),
-    "policy-scaled-twice": partial(step, "policy", scaled_by_all_ranks),
-    "policy-labels": partial(step, "policy", labels_shifted_after_the_cut),
-    "policy-one-place-off": partial(step, "policy-own", one_place_off),
-    "value-added-up": partial(step, "value", micro_batches_added_up),
-}
 """
-TABLES = """
-from harness.candidates.published.skyrl import limits, recipes
-
-RELEASED = {
-    "policy": "policy",
-    "policy-unscaled": "policy",
-    "policy-scaled-twice": "policy",
-    "policy-labels": "policy",
-    "policy-one-place-off": "policy-own",
-    "value-added-up": "value",
-}
-LIMITS = {key: limits.LIMITS[of] for key, of in RELEASED.items()}
-STATED = {key: limits.STATED[of] for key, of in RELEASED.items()}
-RECIPES = {key: recipes.RECIPES[of] for key, of in RELEASED.items()}
-"""
-PARTS = in_worker.PARTS | {
-    "candidate.py": CANDIDATE,
-    "limits.py": TABLES,
-    "recipes.py": TABLES,
+# By entry, the released one, and what makes the mistake.
+MISTAKES = {
+    "policy": ("policy", "nullcontext"),
+    "policy-unscaled": ("policy", "each_rank_counts_itself"),
+    "policy-scaled-twice": ("policy", "scaled_by_all_ranks"),
+    "policy-labels": ("policy", "labels_shifted_after_the_cut"),
+    "policy-one-place-off": ("policy-own", "one_place_off"),
+    "value-added-up": ("value", "micro_batches_added_up"),
 }
 
 
 def make(folder: Path, library: Library) -> Path:
     """Write the package, and return the folder to import it from."""
-    return in_worker.make(folder, library, NAME, PARTS)
+    return make_package(folder, library, NAME, CODE, MISTAKES)

@@ -1,24 +1,19 @@
-"""Steps of ms-swift's trainers, each with one mistake that a release could have.
-
-`make` writes a package that wires them, as a user's own package would.
-"""
+"""Steps of ms-swift's trainers, each with one mistake that a release could have."""
 
 from pathlib import Path
 
 from harness.candidates.published.library import Library
-from properties.planted import in_worker
+from properties.planted.package import make_package
 
 NAME = "in_swift"
 
-CANDIDATE = """
-from contextlib import nullcontext
+CODE = """
 from functools import partial
 from unittest.mock import patch
 
 import torch
 
 from harness.candidates.published.ms_swift import released
-from harness.candidates.published.ms_swift.candidate import STEPS as RELEASED
 from harness.candidates.published.ms_swift.library import SequenceParallel
 
 
@@ -58,44 +53,18 @@ def divided_twice():
     return patch.object(
         released.GRPOTrainer, "_undo_gradient_accumulation_scaling", lambda self, loss: loss
     )
-
-
-def step(key, mistake, case, rank, emit):
-    with mistake():
-        RELEASED[key](case, rank, emit)
-
-
-STEPS = {
-    "dpo": partial(step, "dpo", nullcontext),
-    "dpo-unscaled": partial(step, "dpo", each_rank_counts_itself),
-    "dpo-own-shard": partial(step, "dpo", own_shard_instead_of_others),
-    "grpo": partial(step, "packed-grpo", nullcontext),
-    "grpo-one-place-off": partial(step, "packed-grpo", one_place_off),
-    "dapo-divided-twice": partial(step, "packed-dapo", divided_twice),
-}
 """
-TABLES = """
-from harness.candidates.published.ms_swift import limits, recipes
-
-RELEASED = {
-    "dpo": "dpo",
-    "dpo-unscaled": "dpo",
-    "dpo-own-shard": "dpo",
-    "grpo": "packed-grpo",
-    "grpo-one-place-off": "packed-grpo",
-    "dapo-divided-twice": "packed-dapo",
-}
-LIMITS = {key: limits.LIMITS[of] for key, of in RELEASED.items()}
-STATED = {key: limits.STATED[of] for key, of in RELEASED.items()}
-RECIPES = {key: recipes.RECIPES[of] for key, of in RELEASED.items()}
-"""
-PARTS = in_worker.PARTS | {
-    "candidate.py": CANDIDATE,
-    "limits.py": TABLES,
-    "recipes.py": TABLES,
+# By entry, the released one, and what makes the mistake.
+MISTAKES = {
+    "dpo": ("dpo", "nullcontext"),
+    "dpo-unscaled": ("dpo", "each_rank_counts_itself"),
+    "dpo-own-shard": ("dpo", "own_shard_instead_of_others"),
+    "grpo": ("packed-grpo", "nullcontext"),
+    "grpo-one-place-off": ("packed-grpo", "one_place_off"),
+    "dapo-divided-twice": ("packed-dapo", "divided_twice"),
 }
 
 
 def make(folder: Path, library: Library) -> Path:
     """Write the package, and return the folder to import it from."""
-    return in_worker.make(folder, library, NAME, PARTS)
+    return make_package(folder, library, NAME, CODE, MISTAKES)
