@@ -126,6 +126,20 @@ RUN = [
 ]
 
 
+class Seen(dict[str, Comparison]):
+    """The comparison of each form, made when a test first asks for it."""
+
+    def __init__(self, file: Path, pool: RankPool) -> None:
+        self.file, self.session = file, Session(pool)
+
+    def __missing__(self, name: str) -> Comparison:
+        form = FORMS[name]
+        job = Job(parse(form.line), locate(f"{self.file}:{name}"))
+        before = [*map(parse, form.before)]
+        self[name] = replay(job, self.session, before, form.ranks).comparison
+        return self[name]
+
+
 def run_script(file: Path) -> subprocess.CompletedProcess[str]:
     return run_to_end(sys.executable, file.name, cwd=file.parent)
 
@@ -138,25 +152,14 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(mine: Path) -> Iterator[dict[str, Comparison]]:
-    """Return the comparison of each form."""
+def seen(mine: Path) -> Iterator[Seen]:
     with RankPool(2, deadline=3) as pool:
-        yield {
-            name: replay(
-                Job(parse(form.line), locate(f"{mine}:{name}")),
-                Session(pool),
-                [*map(parse, form.before)],
-                form.ranks,
-            ).comparison
-            for name, form in FORMS.items()
-        }
+        yield Seen(mine, pool)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
-def test_a_script_prints_what_the_harness_found(
-    name: str, mine: Path, seen: dict[str, Comparison]
-) -> None:
+def test_a_script_prints_what_the_harness_found(name: str, mine: Path, seen: Seen) -> None:
     form, comparison, file = FORMS[name], seen[name], mine.with_name(f"{name}.py")
     # A rank that hangs is killed after the deadline; the others may be slow.
     file.write_text(script(comparison, "cpu gloo 1", 3 if name == "HANG" else 60))
@@ -179,7 +182,7 @@ AT_FORK = "import os\nos.register_at_fork(after_in_parent=lambda: os.kill(os.get
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while a rank is forked", "once they are there"])
 def test_a_script_that_is_stopped_reports_it_and_leaves_no_rank(
-    mine: Path, seen: dict[str, Comparison], moment: str
+    mine: Path, seen: Seen, moment: str
 ) -> None:
     file = mine.with_name("stopped.py")
     is_early = moment == "while a rank is forked"
@@ -213,7 +216,7 @@ def test_a_script_that_is_stopped_reports_it_and_leaves_no_rank(
 
 @pytest.mark.slow
 def test_the_script_of_a_repaired_step_prints_gone_and_exits_with_0(
-    mine: Path, seen: dict[str, Comparison]
+    mine: Path, seen: Seen
 ) -> None:
     text = script(seen["LABEL"], "cpu gloo 1", 60)
     file = mine.with_name("repaired.py")
@@ -225,7 +228,7 @@ def test_the_script_of_a_repaired_step_prints_gone_and_exits_with_0(
 
 @pytest.mark.slow
 def test_a_script_has_the_source_of_the_step_unchanged_and_the_wrong_numbers(
-    seen: dict[str, Comparison],
+    seen: Seen,
 ) -> None:
     text = script(seen["LABEL"], "cpu gloo 1", 20)
     body = MINE.partition("import sys\n")[2].partition('\nif __name__ == "__main__"')[0]
@@ -240,7 +243,7 @@ def test_a_script_has_the_source_of_the_step_unchanged_and_the_wrong_numbers(
 
 
 def test_a_script_states_few_wrong_elements_the_first_included(
-    seen: dict[str, Comparison],
+    seen: Seen,
 ) -> None:
     (elements,) = (
         ast.literal_eval(keyword.value)
