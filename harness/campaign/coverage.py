@@ -114,7 +114,7 @@ class Coverage(msgspec.Struct, forbid_unknown_fields=True):
             self.judged[AT_AN_EDGE] += at_edge > 0
         alive = dict[str, bool]()
         for result in comparison.measured.keys:
-            if result.key.startswith(GRADIENT):
+            if result.key.startswith(GRADIENT) and not result.frozen:
                 name = without_layer_number(result.key)
                 alive[name] = alive.get(name, False) or not result.zero
         for name, is_alive in alive.items():

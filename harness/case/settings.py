@@ -43,6 +43,12 @@ def listed(limits: str) -> dict[str, list[str]]:
     return {name.removeprefix(SETTING): values.split(",") for name, values in pairs}
 
 
+def named_by(function: Callable[..., Any], settings: Settings) -> Settings:
+    """Return those settings of which a function has a parameter by that name."""
+    parameters = inspect.signature(function).parameters
+    return {name: values for name, values in settings.items() if name in parameters}
+
+
 def require_valid(settings: Settings, function: Callable[..., Any]) -> None:
     """Raise `InvalidField` unless each setting has distinct values, and the function takes it."""
     for name, values in settings.items():

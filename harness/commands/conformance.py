@@ -63,8 +63,8 @@ class Conformance(Report, Pools):
     mine: Annotated[Path | None, Parameter(metavar="FILE")] = None
     """of one package: judge the entries that are nearest to this configuration, which is YAML,
     JSON, or a script with the words of a command"""
-    goldens: Folder = Path("golden")
-    """the golden store"""
+    goldens: Folder | None = None
+    """the golden store; without it the folder `golden`, if there is one"""
     device: Annotated[Literal["auto", "cpu", "cuda"], WORD] = "cpu"
     """where ranks run"""
     deadline: Deadline = 60.0
@@ -297,10 +297,15 @@ def _print_text(judged: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _read_goldens(folder: Path) -> "dict[str, Case]":
+def _read_goldens(named: Path | None) -> "dict[str, Case]":
     """Return the case of each golden; raise `UsageError` if the store cannot be read whole."""
     from harness.golden import BadGolden, Store, examine
 
+    folder = named or Path("golden")
+    if named is None and not folder.is_dir():
+        text = "harness: no golden is judged; --goldens names a store of them"
+        print(text, file=sys.stderr)  # noqa: T201 - it is no part of the document
+        return {}
     try:
         goldens, damages = examine(Store(folder).files())
     except BadGolden as error:

@@ -27,6 +27,7 @@ from harness.compare.picture import JudgedTensor, draw_picture
 from harness.compare.scale import fit_scale
 from harness.compare.vacuity import count_edge_targets, hidden_by_rounding, vacuity
 from harness.trace import (
+    FROZEN,
     GRADIENT,
     Assembly,
     Entry,
@@ -91,7 +92,9 @@ def compare(
             return fault_comparison(case, candidate, key_fault(key, problem))
         plain = [b[key].values[rows] for b in baselines if key in b]
         judged = judge(key, case.dtype, expected, plain, values, noise)
-        results.append(_key_result(key, judged, expected, plain[0], values, noise))
+        result = _key_result(key, judged, expected, plain[0], values, noise)
+        is_frozen = f"{FROZEN}{key.removeprefix(GRADIENT)}" in oracle
+        results.append(replace(result, frozen=is_frozen))
         bitwise = bitwise and judged.bitwise
         if key.startswith(GRADIENT):
             gradients[key] = expected, values

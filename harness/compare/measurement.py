@@ -40,6 +40,8 @@ class KeyResult:
     slack: float = 0.0
     # Whether it is zero in the reference, so that a wrong factor would not show in it.
     zero: bool = False
+    # Whether it is the gradient of a parameter that plain training does not train.
+    frozen: bool = False
     # By what share of itself it is larger than the baseline, along the oracle. None if plain
     # training has no error of its own, or one so large that the lean means little.
     lean: float | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import islice
 
 import numpy as np
 
@@ -36,10 +37,15 @@ def misspelled_metric_fault(recipe: Trace, trace: Trace) -> Fault | None:
     missing = [metric for metric in wanted if metric not in returned]
     for metric in returned:
         if metric not in wanted:
-            for match in get_close_matches(metric, missing, 1, CLOSE):
+            for match in _meant(metric, missing):
                 problem = f"is no metric of the recipe; near: {match!r}, which is not returned"
                 return key_fault(f"{METRIC}{metric}", problem)
     return None
+
+
+def _meant(metric: str, missing: Sequence[str]) -> list[str]:
+    longer_or_shorter = (m for m in missing if m.startswith(metric) or metric.startswith(m))
+    return get_close_matches(metric, missing, 1, CLOSE) or list(islice(longer_or_shorter, 1))
 
 
 def _metrics(trace: Trace) -> list[str]:

@@ -13,7 +13,7 @@ from harness.compare.budget import MOST_WEAK, SLACK_THAT_SEES_HALF
 from harness.compare.least_traffic import holder_of_all, least_sent
 from harness.compare.measurement import KeyResult
 from harness.compare.token_ownership import explained_shares, is_cut_evenly
-from harness.trace import GRADIENT, Assembly, Entry, Trace, is_required
+from harness.trace import FROZEN, GRADIENT, Assembly, Entry, Trace, is_required
 from harness.trace.trace import Tokens
 
 
@@ -39,7 +39,8 @@ def vacuity(
 def _emitted_at_sp_1_only(case: Case, oracle: Trace, assembly: Assembly) -> str:
     emitted = {*assembly.trace, *assembly.skipped}
     for key in oracle:
-        if oracle[key].is_light and key not in emitted:
+        is_tensor = oracle[key].is_light and not key.startswith(FROZEN)
+        if is_tensor and key not in emitted:
             return (
                 f"{key} is emitted at sp 1, and by no rank at sp {case.sp}, so that it is not "
                 "compared: emit it at both, or at neither"

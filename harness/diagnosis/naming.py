@@ -10,7 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from harness.against import ITSELF
+from harness.against import ITSELF, is_of_recipe
 from harness.compare import Comparison, Look
 from harness.diagnosis.attention import Heads, is_plain_attention, name_attention
 from harness.diagnosis.evidence import Evidence, TokenTensor
@@ -261,8 +261,12 @@ def _looks_of_results(evidence: Evidence) -> list[Look]:
                 # A candidate that is compared with itself: no experiments follow.
                 return [*looks, name_loss(evidence)]
             looks.append(root)
-        name = "loss-misreported" if np.isfinite(got) else "non-finite"
-        looks.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
+        # What a recipe's step makes of tokens is not known: its loss may be that of its gradients.
+        is_explained = is_of_recipe(evidence.comparison.against) and gradients
+        if not np.isfinite(got):
+            looks.append(Look("non-finite", f"loss {got:.6g} instead of {expected:.6g}"))
+        elif not is_explained:
+            looks.append(Look("loss-misreported", f"loss {got:.6g} instead of {expected:.6g}"))
     return looks
 
 

@@ -7,9 +7,8 @@ is tried on each term of the loss alone (`term_diagnosis`). If nothing fits, the
 wrong first may have a name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 
 from harness.compare import Comparison, Look
 from harness.judge.job import Job
@@ -25,14 +24,25 @@ def diagnose_by_recipe(
     failure: Comparison, job: Job, pool: RankPool, has_time: Callable[[], bool]
 ) -> tuple[Look, ...]:
     """Return the name that fits all wrong cases near a failure; empty if none does."""
-    wrongs = list(islice(wrong_cases(failure, job, pool, has_time), WRONG))
+    wrongs = _enough(wrong_cases(failure, job, pool, has_time))
     look = None
     if len(wrongs) > 1:
         names, predictor = pool.hypotheses(job.recipe), partial(Predictor, job, pool, has_time)
         look = _name_by_loss(wrongs, names, predictor())
         look = look or name_by_term(wrongs, names, predictor())
-    look = look or _name_by_module(failure)
+    look = look or _name_by_module(failure) or _unlike_the_others(failure, wrongs)
     return (look,) if look else ()
+
+
+def _enough(found: Iterator[WrongCase]) -> list[WrongCase]:
+    """Take a few wrong cases; more, if one factor of all gradients explains only some of them."""
+    wrongs: list[WrongCase] = []
+    for wrong in found:
+        wrongs.append(wrong)
+        unlike = sum(not each.is_scaled for each in wrongs)
+        if len(wrongs) >= WRONG and unlike != 1:
+            break
+    return wrongs
 
 
 def _name_by_loss(
@@ -61,6 +71,14 @@ def _factors(wrongs: Sequence[WrongCase], name: str, predict: Predict) -> set[st
             return None
         factors.add(factor)
     return factors
+
+
+def _unlike_the_others(failure: Comparison, wrongs: Sequence[WrongCase]) -> Look | None:
+    """Drop the name of one factor if other cases that go wrong have none."""
+    scale = failure.measured.scale
+    if scale is None or all(wrong.is_scaled for wrong in wrongs):
+        return None
+    return Look("unclassified", f"{scale} here, and no factor fits other cases that go wrong")
 
 
 def _name_by_module(failure: Comparison) -> Look | None:

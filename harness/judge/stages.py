@@ -50,7 +50,7 @@ from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_referenc
 from harness.judge.self_reference import SelfRun
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, with_what_is_given
-from harness.trace import Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
+from harness.trace import FROZEN, Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
 from harness.untrusted import BadInput
 
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
@@ -220,7 +220,8 @@ def _compared(run: Run) -> Comparison:
             if misspelled := misspelled_metric_fault(oracle, outcome.trace):
                 return fault_comparison(case, candidate, misspelled)
             # A metric of the recipe is compared if the step returns it.
-            oracle = oracle.only([k for k in oracle if is_required(k) or k in outcome.trace])
+            named = [k for k in oracle if is_required(k) or k.startswith(FROZEN)]
+            oracle = oracle.only([*named, *(k for k in oracle if k in outcome.trace)])
         baselines = baselines or [oracle]
         source = reference_name(case, run.job.against) if is_recipe else "its own step at sp 1"
         compared = case, candidate, oracle, baselines, outcome

@@ -54,8 +54,9 @@ def name_by_term(
     wrongs: Sequence[WrongCase], names: Sequence[str], predict: Predict
 ) -> Look | None:
     """Return the first guess that fits all wrong cases; None if there is none."""
-    if any(wrong.is_scaled for wrong in wrongs):
-        # A term that is the whole loss would fit.
+    # Where all gradients are those of plain training but for one factor, the whole loss would fit.
+    wrongs = [wrong for wrong in wrongs if not wrong.is_scaled]
+    if len(wrongs) < 2:
         return None
     # Plain training, and each term of its loss alone, are computed once for all guesses.
     predict_once = cache(predict)

@@ -3,7 +3,8 @@
 Legend: B rows, S columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -13,6 +14,17 @@ from harness.recipes.columns import Column, Drawn
 
 IGNORED = -100
 Batch = dict[str, Tensor]
+
+
+@contextmanager
+def listing_columns(batch: Batch) -> Iterator[None]:
+    """Add to an error about a name that a batch does not have those that it has."""
+    try:
+        yield
+    except KeyError as error:
+        if error.args and error.args[0] not in batch:
+            error.args = (f"{error.args[0]}; the batch has {', '.join(batch)}",)
+        raise
 
 
 def table(

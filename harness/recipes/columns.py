@@ -50,6 +50,7 @@ class Computed:
     """Numbers that another model computes from the batch before training begins.
 
     Its weights are those of the case, moved by `nudge`: an old policy, a reference or a teacher.
+    Columns that are declared alike are computed by models that are moved in different directions.
     """
 
     compute: Compute

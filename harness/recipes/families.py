@@ -1,11 +1,13 @@
 """Models by family, as transformers has them, at the size that a case gives."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from harness.case import Case
+from harness.case.stated import InvalidField
 from harness.huggingface import sizes
 from harness.recipes.recipe import Build
 
@@ -113,17 +115,33 @@ def family(name: str, *, head: str = "CausalLM") -> Build:
     A critic has another head, with one number for each token: `head="TokenClassification"`. That
     of a reward model has one for each row: `head="SequenceClassification"`.
     """
-    prefix, options = FAMILIES[name]
+    require_known(name)
+    return partial(_of, name, head)
 
-    def build(case: Case) -> nn.Module:
-        import transformers
 
-        text = "Text" if prefix == "Gemma3" else ""
-        given = _usual(case) | options(case)
-        if head != "CausalLM":
-            given |= {"num_labels": 1, "classifier_dropout": 0.0}
-        config = getattr(transformers, f"{prefix}{text}Config")(**given)
-        model: nn.Module = getattr(transformers, f"{prefix}For{head}")(config)
-        return model
+def any_family(*, head: str = "CausalLM") -> Build:
+    """Build models of the family that a case has: `settings={"family": ("llama", "qwen3")}`."""
+
+    def build(case: Case, *, family: str) -> nn.Module:
+        return _of(family, head, case)
 
     return build
+
+
+def require_known(name: str) -> None:
+    if name not in FAMILIES:
+        raise InvalidField(f"family {name}: the families are {', '.join(FAMILIES)}")
+
+
+def _of(name: str, head: str, case: Case) -> nn.Module:
+    import transformers
+
+    require_known(name)
+    prefix, options = FAMILIES[name]
+    text = "Text" if prefix == "Gemma3" else ""
+    given = _usual(case) | options(case)
+    if head != "CausalLM":
+        given |= {"num_labels": 1, "classifier_dropout": 0.0}
+    config = getattr(transformers, f"{prefix}{text}Config")(**given)
+    model: nn.Module = getattr(transformers, f"{prefix}For{head}")(config)
+    return model

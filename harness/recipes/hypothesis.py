@@ -8,7 +8,7 @@ Legend: B rows, S columns.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,10 @@ class Hypothesis:
 
 @contextmanager
 def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """Hand the model its own mask wherever the loss hands it the one that it sees itself."""
+    """Hand the model its own mask wherever the loss hands it the one that it sees itself.
+
+    A loss may also call a part of the model, such as its policy or its reference.
+    """
     seen_BS = batch["attention_mask"]
 
     def exchange(_model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
@@ -87,11 +90,11 @@ def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
     if MODEL_MASK not in batch:
         yield
         return
-    hook = model.register_forward_pre_hook(exchange, with_kwargs=True)
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hook = module.register_forward_pre_hook(exchange, with_kwargs=True)
+            hooks.callback(hook.remove)
         yield
-    finally:
-        hook.remove()
 
 
 @contextmanager

@@ -119,10 +119,18 @@ def grpo_regularised(
     return mean(loss_BS, batch) + beta * log["kl"] - bonus * log["entropy"], log
 
 
+def in_pairs(x_B: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Split numbers of rows: in each replica, row 0, 2, ... is preferred to the next one."""
+    rows = zip(batch["replica"].tolist(), batch["row"].tolist(), range(len(x_B)), strict=True)
+    ordered_B = x_B[[place for _, _, place in sorted(rows)]]
+    return ordered_B[0::2], ordered_B[1::2]
+
+
 def dpo(model: Any, batch: Batch, beta: float = 0.1) -> Tensor:
-    """DPO: of rows 0, 2, ... of the batch each is preferred to the next one."""
-    gain_B = (logps(model, batch) - batch["reference_logps"]).sum(1)[batch["row"].argsort()]
-    return -F.logsigmoid(beta * (gain_B[0::2] - gain_B[1::2])).mean()
+    """DPO, by how much more each preferred row gained over the reference than the other one."""
+    gain_B = (logps(model, batch) - batch["reference_logps"]).sum(1)
+    chosen, rejected = in_pairs(gain_B, batch)
+    return -F.logsigmoid(beta * (chosen - rejected)).mean()
 
 
 def balanced(
@@ -158,14 +166,13 @@ def values(model: Any, batch: Batch) -> Tensor:
 
 
 def reward_pairs(model: Any, batch: Batch, centre: float = 0.01) -> Any:
-    """Bradley-Terry: of rows 0, 2, ... each has a higher reward than the next one.
+    """Bradley-Terry: the preferred row of a pair has the higher reward.
 
     The reward of a row is the value of its last token; those of a pair should add up to zero.
     """
     place_S = torch.arange(1, batch["input_ids"].shape[1] + 1, device=batch["input_ids"].device)
     last_B1 = (batch["attention_mask"] * place_S).argmax(1, keepdim=True)
-    rewards_B = values(model, batch).gather(1, last_B1)[:, 0][batch["row"].argsort()]
-    chosen, rejected = rewards_B[0::2], rewards_B[1::2]
+    chosen, rejected = in_pairs(values(model, batch).gather(1, last_B1)[:, 0], batch)
     loss = -F.logsigmoid(chosen - rejected) + centre * (chosen + rejected).square()
     return loss.mean(), {"margin": (chosen - rejected).mean()}
 

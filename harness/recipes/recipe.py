@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from harness.case import Case
-from harness.case.settings import Settings, chosen, require_valid
+from harness.case.settings import Settings, chosen, named_by, require_valid
 from harness.recipes.attention_mask import seeing
-from harness.recipes.batch import IGNORED, Batch, as_data, rows_of, table
+from harness.recipes.batch import IGNORED, Batch, as_data, listing_columns, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
-from harness.recipes.exact import as_asked, exact
+from harness.recipes.exact import as_asked, exact, exact_again
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypotheses.terms import of_terms
 from harness.recipes.hypothesis import Hypothesis, answering, as_it_is, masked_for_model
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
-from harness.recipes.result import Metrics, emit_result, is_traced, parted
+from harness.recipes.result import Metrics, emit_result, is_traced, parted, plain_name
 from harness.recipes.weights import fill
 from harness.reference.weights import TORCH_DTYPES
-from harness.trace import COMPUTED, DRAWN
+from harness.trace import COMPUTED, DRAWN, FROZEN
 
 if TYPE_CHECKING:
     from harness.rank import Emit, Rank
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 # Precedes the name of a term in the variant that computes that term of the loss alone.
 TERM = "term "
 UNCHANGED = Hypothesis("", "")
-Build = Callable[[Case], nn.Module]
-# loss(model, batch), with metrics beside it if there are any; settings are given by name.
+# model(case), and loss(model, batch) with metrics beside it if there are any. A model is given the
+# settings that it names, the loss all others by name.
+Build = Callable[..., nn.Module]
 Loss = Callable[..., "Tensor | tuple[Tensor, Metrics]"]
 
 
@@ -40,6 +41,7 @@ class Recipe:
     """A model, its loss on all rows of the global batch, and what the loss takes besides.
 
     That is the columns that it reads, and settings: by name, the values to try, the default first.
+    Those that the model's builder has as parameters are given to it, all others to the loss.
 
     The loss on the global batch is the contract: a step on any number of ranks, replicas and
     micro-batches must have the same loss and the same gradients.
@@ -51,7 +53,18 @@ class Recipe:
     settings: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_valid(self.settings, self.loss)
+        require_valid(self.of_model, self.model)
+        require_valid(self.of_loss, self.loss)
+
+    @cached_property
+    def of_model(self) -> Settings:
+        """The settings that the model's builder takes."""
+        return named_by(partial(self.model, None), self.settings)
+
+    @cached_property
+    def of_loss(self) -> Settings:
+        """All other settings, which loss and step take."""
+        return {n: values for n, values in self.settings.items() if n not in self.of_model}
 
     def refuses(self, case: Case) -> str | None:
         """Return why no step of this recipe runs a case, or None."""
@@ -63,11 +76,17 @@ class Recipe:
 
     def loss_of(self, case: Case) -> Loss:
         """Return the loss with the settings of a case."""
-        return partial(self.loss, **chosen(self.settings, case))
+        return partial(self.loss, **chosen(self.of_loss, case))
 
     @as_asked()
     def build(
-        self, case: Case, device: torch.device, dtype: torch.dtype, *, nudge: float = 0.0
+        self,
+        case: Case,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        nudge: float = 0.0,
+        direction: str = "",
     ) -> nn.Module:
         """Build the model with the case's weights, held in `dtype`."""
         model = self.construct(case, dtype)
@@ -77,14 +96,16 @@ class Recipe:
             constructed = _constructed_vectors(self, case)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
-        fill(model, case, constructed, nudge=nudge)
+        fill(model, case, constructed, nudge=nudge, direction=direction)
+        if dtype == torch.float64:
+            exact_again(model)
         return model.to(device).train()
 
     def construct(self, case: Case, dtype: torch.dtype) -> nn.Module:
         """Call the model's constructor, which computes exactly if `dtype` is fp64."""
         with torch.random.fork_rng(devices=[]), computing_in(dtype):
             torch.manual_seed(case.seed)
-            return self.model(case)
+            return self.model(case, **chosen(self.of_model, case))
 
     @as_asked()
     def batch(
@@ -133,16 +154,19 @@ class Recipe:
             other = with_distinct_ids(case)
             model = self.build(other, rank.device, dtype)
             batch = self.batch(other, rows, rank.device, dtype, wider=wider)
-            with computing_in(dtype), embedded(model) as calls:
+            with computing_in(dtype), embedded(model) as calls, listing_columns(batch):
                 self.loss_of(case)(model, batch)
             layout = numbers(other, calls)
         model = self.build(case, rank.device, dtype)
         batch = self.batch(case, rows, rank.device, dtype, wider=wider)
         self._emit_columns(case, batch, emit)
-        with computing_in(dtype), emitted(model, layout, emit):
+        with computing_in(dtype), emitted(model, layout, emit), listing_columns(batch):
             result = self.loss_of(case)(model, batch)
             parted(result)[0].backward()
         emit_result(model, result, emit)
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                emit(f"{FROZEN}{plain_name(name)}", torch.zeros(()))
 
     def _emit_columns(self, case: Case, batch: Batch, emit: "Emit") -> None:
         """Emit each column with one number for each row, token or target, for a reader."""
@@ -243,9 +267,13 @@ def _computed(recipe: Recipe, case: Case) -> dict[str, list[Tensor]]:
     rows, cpu = list(range(len(case.rows))), torch.device("cpu")
     batch = table(case, rows, recipe.columns, torch.float64)
     made: dict[str, list[Tensor]] = {}
+    before: list[Column] = []
     for name, column in recipe.columns.items():
         if isinstance(column, Computed):
-            model = recipe.build(case, cpu, torch.float64, nudge=column.nudge)
+            # An old policy and a reference that are declared alike are two models all the same.
+            direction = name if column in before else ""
+            before.append(column)
+            model = recipe.build(case, cpu, torch.float64, nudge=column.nudge, direction=direction)
             with torch.no_grad(), exact():
                 values = column.compute(model, batch)
             made[name] = [_of_row(values, batch, row) for row in rows]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn, zeros_like
+from torch import Tensor, as_tensor, float64, nn, zeros_like
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -12,14 +12,27 @@ if TYPE_CHECKING:
     from harness.rank import Emit
 
 Metrics = dict[str, Tensor]
+WANTED = "return the loss, a tensor or a number, or a pair of that and a dict of metrics"
 # FSDP, torch.compile and activation checkpointing put these into names of parameters.
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 def parted(result: Any) -> tuple[Tensor, Metrics]:
     """Split what a loss or a step returned -> the loss, its metrics."""
-    loss, metrics = result if isinstance(result, tuple) else (result, {})
-    return loss, metrics
+    if not isinstance(result, tuple):
+        return result, {}
+    if len(result) != 2 or not isinstance(result[1], dict):
+        raise TypeError(f"a tuple of {len(result)} was returned; {WANTED}")
+    return result
+
+
+def number(value: Any, what: str) -> Tensor:
+    """Return a loss or a metric as a tensor; raise `TypeError` if it is no number."""
+    if isinstance(value, (float, int)):
+        return as_tensor(value, dtype=float64)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} is {type(value).__name__}; {WANTED}")
+    return value.detach().reshape(())
 
 
 def silent(key: str, tensor: Tensor, tokens: Tensor | None = None) -> None:
@@ -34,9 +47,9 @@ def is_traced(emit: "Emit") -> bool:
 def emit_result(model: nn.Module, result: Any, emit: "Emit") -> None:
     """Emit a loss, its metrics, and the gradient of each parameter, as they have become."""
     loss, metrics = parted(result)
-    emit("loss", loss.detach().reshape(()))
+    emit("loss", number(loss, "the loss that was returned"))
     for name, value in metrics.items():
-        emit(f"{METRIC}{name}", value.detach().reshape(()))
+        emit(f"{METRIC}{name}", number(value, f"the metric {name}"))
     for name, parameter in model.named_parameters():
         # A frozen parameter has a gradient of zeros, so that a step which trains it is found out.
         gradient = zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from harness.against import RECIPE_LIMITS
 from harness.case import Case
 from harness.case.settings import NONE, Settings, as_limits, chosen, require_valid
-from harness.recipes.batch import rows_of
+from harness.recipes.batch import listing_columns, rows_of
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
@@ -44,10 +44,10 @@ class Step:
     ) -> None:
         update_wrapper(self, function)
         self.function, self.recipe = function, recipe
-        self.settings = {**recipe.settings, **settings}
+        self.settings = {**recipe.of_loss, **settings}
         require_valid(self.settings, function)
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.limits = f"{limits} {as_limits(self.settings)}".rstrip()
+        self.limits = f"{limits} {as_limits({**recipe.settings, **settings})}".rstrip()
         self._micro_batches, self._supports = micro_batches, supports
 
     def __call__(self, *given: Any, **named: Any) -> Any:
@@ -77,7 +77,12 @@ class Step:
             for rows in rows_of(case, rank.dp_index)
         ]
         mesh = mesh_of(rank, case.dp, case.sp)
-        with computing_in(dtype), embedded(model) as calls, emitted(model, layout, emit):
+        with (
+            computing_in(dtype),
+            embedded(model) as calls,
+            emitted(model, layout, emit),
+            listing_columns(parts[0]),
+        ):
             result = self.function(
                 model,
                 parts if self._micro_batches else parts[0],

@@ -20,12 +20,18 @@ GAIN, SPREAD = 1.6, 0.3
 
 
 def fill(
-    model: nn.Module, case: Case, constructed: Mapping[str, Tensor], *, nudge: float = 0.0
+    model: nn.Module,
+    case: Case,
+    constructed: Mapping[str, Tensor],
+    *,
+    nudge: float = 0.0,
+    direction: str = "",
 ) -> None:
     """Give each parameter its weights, rounded to the case's dtype and held in that of the model.
 
     A vector stays near the values that its constructor gave it, such as the ones of a norm. A
-    parameter with more dims is drawn anew. `nudge` moves all along a direction from the seed.
+    parameter with more dims is drawn anew. `nudge` moves all along a direction from the seed
+    and the name of the direction.
     """
     nudge += case.nudge
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
@@ -36,7 +42,9 @@ def fill(
         else:
             values = uniform * _spread(parameter, is_embedding=id(parameter) in embeddings)
         if nudge:
-            values = values + nudge * _uniform(case.seed, f"nudge/{name}", parameter.shape)
+            values = values + nudge * _uniform(
+                case.seed, f"nudge{direction}/{name}", parameter.shape
+            )
         rounded = values.to(TORCH_DTYPES[case.dtype])
         parameter.data = rounded.to(parameter.dtype).to(parameter.device)
 

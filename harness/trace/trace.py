@@ -19,6 +19,8 @@ REQUIRED = ("nll", "loss")
 GRADIENT = "grad."
 # Numbers for a log, beside the loss.
 METRIC = "metric."
+# A parameter that plain training does not train.
+FROZEN = "frozen/"
 # Columns of the batch of a recipe, by what makes them: the seed, or another model. Modules have
 # names with dots.
 COLUMN = "column/"

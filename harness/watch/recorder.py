@@ -9,6 +9,7 @@ import torch
 
 from harness.trace import (
     COLUMN,
+    FROZEN,
     GRADIENT,
     PAD_TOKEN,
     Fragment,
@@ -99,7 +100,7 @@ class Recorder:
 
     def _should_send(self, key: str, tensor: torch.Tensor) -> bool:
         """Whether the values of a tensor with tokens may be compared with anything, or shown."""
-        if self.traced or is_required(key) or is_input(key) or key.startswith(COLUMN):
+        if self.traced or is_required(key) or is_input(key) or key.startswith((COLUMN, FROZEN)):
             return True
         # Positions may start anywhere, and may differ at sp 1, where rows stand alone.
         may_differ = self._learning is None or key == "positions"

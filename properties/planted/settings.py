@@ -4,13 +4,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.case import Case
 from harness.recipes import Recipe, step
 from harness.recipes.batch import Batch
 from properties.planted.styles import gathering, shard_loss, sum_gradients, summed, use
-from properties.planted.tiny import Tiny
+from properties.planted.tiny import Tiny, WithAdapters
 from properties.planted.tiny import loss as mean
 
 
@@ -51,3 +52,16 @@ def train(
 right = step(RECIPE, settings=OWN)(train)
 scale_ignored = step(RECIPE, settings=OWN)(partial(train, fault="scale_ignored"))
 reversed_and_scaled = step(RECIPE, settings=OWN)(partial(train, fault="reversed_and_scaled"))
+
+
+def with_or_without(case: Case, *, adapters: bool) -> nn.Module:
+    return WithAdapters(case) if adapters else Tiny(case)
+
+
+@step(Recipe(with_or_without, mean, settings={"adapters": (False, True)}))
+def adapters_doubled(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
+    loss = train(model, batch, mesh, scale=1.0, order="given", unread=False)
+    for name, parameter in model.named_parameters():
+        if "lora" in name:
+            parameter.grad *= 2
+    return loss

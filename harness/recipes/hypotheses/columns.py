@@ -10,9 +10,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.case import Case
-from harness.recipes.batch import Batch
+from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column, Drawn
-from harness.recipes.hypothesis import Hypothesis, by_columns, columns_of, is_edge, widened
+from harness.recipes.hypothesis import (
+    Hypothesis,
+    Parts,
+    by_columns,
+    columns_of,
+    is_edge,
+    places_of,
+    shard_of_stream,
+    widened,
+)
+
+# The column of a changed batch that has for each token the number of a row.
+SPREAD = "spread"
 
 
 def is_of_rows(column: Column) -> bool:
@@ -32,7 +44,19 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
         )
     ]
     if is_of_rows(column):
-        return found
+        return [
+            *found,
+            *(
+                Hypothesis(
+                    "column-misplaced",
+                    f"{name} is spread over the packed stream{when}, and each rank has the first "
+                    "shard of it",
+                    partial(_with_spread, name=name, behind=behind),
+                    partial(_by_value, name=name),
+                )
+                for behind, when in enumerate(("", ", in front of targets"))
+            ),
+        ]
     found += [
         Hypothesis(anomaly, how, change)
         for anomaly, how, change in (
@@ -53,6 +77,27 @@ def of_column(name: str, column: Column) -> list[Hypothesis]:
     across = f"{name} is shifted in the packed stream, across rows"
     change = partial(_next_row_behind, name=name)
     return [*found, Hypothesis("column-misplaced", across, change)]
+
+
+def _with_spread(batch: Batch, case: Case, *, name: str, behind: int) -> Batch:
+    """Add which number of a column of rows each token has if no rank takes its own shard of it."""
+    real_BS = batch["attention_mask"].bool()
+    spread_T = batch[name][real_BS.nonzero()[:, 0]]
+    place_BS = (places_of(batch) - behind).clamp(min=0) % shard_of_stream(batch, case)
+    return {SPREAD: spread_T[place_BS]}
+
+
+def _by_value(batch: Batch, _case: Case, *, name: str) -> Parts:
+    """Split targets by the number that they have; the loss is an average over targets."""
+    is_target_BS = batch["labels"] != IGNORED
+    parts = []
+    for value in batch[SPREAD][is_target_BS].unique():
+        has_value_BS = is_target_BS & (batch[SPREAD] == value)
+        labels_BS = batch["labels"].masked_fill(~has_value_BS, IGNORED)
+        share = float(has_value_BS.sum() / is_target_BS.sum())
+        part = {"labels": labels_BS, name: value.expand_as(batch[name])}
+        parts.append((share, batch | part))
+    return parts
 
 
 def of_order() -> list[Hypothesis]:

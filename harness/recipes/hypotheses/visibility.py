@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.case import Case
-from harness.recipes.batch import Batch
-from harness.recipes.hypothesis import LAYOUTS, Hypothesis, Layout
+from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Layout
 
 # The column of a changed batch that has the shard of each token.
 SHARD = "shard"
@@ -31,6 +31,11 @@ def of_visibility() -> list[Hypothesis]:
     ]
     return [
         *cuts,
+        Hypothesis(
+            "segment-leak",
+            "a row sees the rows before it in the packed stream",
+            _behind_others,
+        ),
         Hypothesis("pad-leak", "attention sees padding", seen=_padding_too),
         Hypothesis("future-leak", "attention sees later tokens", seen=_later_too),
     ]
@@ -38,6 +43,28 @@ def of_visibility() -> list[Hypothesis]:
 
 def _with_shards(batch: Batch, case: Case, *, shards: Layout) -> Batch:
     return {SHARD: shards(batch, case).contiguous()}
+
+
+def _behind_others(batch: Batch, _case: Case) -> Batch:
+    """Put the rows before each row in front of it, where the model sees them, and no loss does.
+
+    Each layer sees them, also one with a state. Positions stay those of each row.
+    """
+    real_BS = batch["attention_mask"].bool()
+    count_B = real_BS.sum(1)
+    end_B = count_B.cumsum(0)
+    place_T = torch.arange(int(end_B[-1]), device=real_BS.device)
+    is_seen_BT = place_T < end_B[:, None]
+    is_own_BT = is_seen_BT & (place_T >= (end_B - count_B)[:, None])
+    changed: Batch = {MODEL_MASK: is_seen_BT.to(batch["attention_mask"])}
+    for name, x in batch.items():
+        if x.shape[:2] != real_BS.shape:
+            continue
+        shown_BT = is_seen_BT if name in ("input_ids", "position_ids") else is_own_BT
+        shown = shown_BT.view(*shown_BT.shape, *[1] * (x.ndim - 2))
+        filling = IGNORED if name == "labels" else 0
+        changed[name] = torch.where(shown, x[real_BS][None], torch.full_like(x[:1, :1], filling))
+    return changed
 
 
 def _own_shard(seen_B1QK: Tensor, batch: Batch, window: int | None) -> Tensor:

@@ -58,6 +58,9 @@ def asked_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return reference(case, dtype, further_columns=further_columns)
 
     monkeypatch.setattr(second_opinion, "reference", emulated)
+    # Another test of this process may have had the same case.
+    second_opinion.differently_rounded.cache_clear()
+    second_opinion._trace_on_device.cache_clear()
     return devices
 
 

@@ -10,7 +10,8 @@ from harness.candidates import locate
 from harness.case import Case, parse
 from harness.compare import Comparison, unsupported_comparison
 from harness.compare.measurement import Divergence
-from harness.judge import Job, wrong_case
+from harness.compare.scale import Scale
+from harness.judge import Job, recipe_diagnosis, wrong_case
 from harness.judge.recipe_diagnosis import diagnose_by_recipe
 from harness.judge.term_diagnosis import name_by_term
 from harness.judge.wrong_case import WrongCase, fit
@@ -79,3 +80,25 @@ def test_a_module_that_is_given_positions_alone_is_a_name_if_it_is_wrong_first(
     pool: Any = SimpleNamespace()
     looks = diagnose_by_recipe(failure, job, pool, lambda: False)
     assert [look.name for look in looks] == names
+
+
+@pytest.mark.parametrize(
+    ("are_scaled", "names"), [((True, True, True), []), ((True, False, False), ["unclassified"])]
+)
+def test_one_factor_is_no_name_if_other_cases_that_go_wrong_have_none(
+    are_scaled: tuple[bool, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrongs = [WrongCase(CASE, Assembly(Trace()), is_scaled=scaled) for scaled in are_scaled]
+    monkeypatch.setattr(recipe_diagnosis, "wrong_cases", lambda *_: iter(wrongs))
+    failure = make_comparison()
+    failure = replace(failure, measured=replace(failure.measured, scale=Scale(1.00038, "")))
+    pool: Any = SimpleNamespace(hypotheses=lambda _: [], run=lambda *_, **__: None)
+    looks = diagnose_by_recipe(failure, Job(CASE, locate("native-gather")), pool, lambda: True)
+    assert [look.name for look in looks] == names
+
+
+def test_more_cases_are_tried_while_a_single_one_has_gradients_of_no_common_factor() -> None:
+    forms = (True, True, False, True, False, False)
+    found = [WrongCase(CASE, Assembly(Trace()), is_scaled=scaled) for scaled in forms]
+    assert len(recipe_diagnosis._enough(iter(found))) == 5
+    assert len(recipe_diagnosis._enough(iter(found[:2] * 3))) == 3

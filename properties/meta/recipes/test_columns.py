@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from harness.case import parse
 from harness.compare import Verdict
@@ -14,10 +16,13 @@ from harness.failure.bundle import read_bundle, write_bundle
 from harness.failure.bundle.read import RECORD
 from harness.failure.shrink import shrink
 from harness.ranks.pool import RankPool
+from harness.recipes import Recipe, computed
+from harness.recipes.batch import Batch
 from harness.recipes.columns import Drawn
 from properties.helpers.judging import evaluate, verdict_only
 from properties.helpers.places import PLANTED
 from properties.planted.columns import RECIPE
+from properties.planted.tiny import Tiny, loss
 
 CASE = parse("case/1 rows=5:01101,3:011:left heads=4 vocab=8 sp=4 dim=2 dtype=fp64")
 # Whether each token of a row has a number, in columns of targets and in those of tokens.
@@ -40,6 +45,24 @@ def expected() -> tuple[BatchColumn, ...]:
             rows.append(tuple(f"{x:.3g}" if s else "" for x, s in zip(values, shown, strict=True)))
         columns.append(BatchColumn(name, isinstance(column, Drawn), tuple(rows)))
     return tuple(columns)
+
+
+def first_logits(model: Any, batch: Batch) -> Tensor:
+    seen: Tensor = model(batch["input_ids"], batch["position_ids"], batch["attention_mask"].bool())
+    return seen[..., 0]
+
+
+def test_columns_that_are_declared_alike_are_of_two_models() -> None:
+    def computing(*names: str) -> Batch:
+        columns = {name: computed(first_logits) for name in names}
+        recipe = Recipe(Tiny, loss, columns | {"nearer": computed(first_logits, nudge=2.0**-9)})
+        return recipe.batch(CASE, [0, 1], torch.device("cpu"), torch.float64)
+
+    batch = computing("old_logps", "reference_logps")
+    assert not torch.equal(batch["old_logps"], batch["reference_logps"])
+    # What was declared before stays as it was.
+    alone = computing("old_logps")
+    assert all(torch.equal(batch[name], alone[name]) for name in alone)
 
 
 @pytest.mark.slow

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from harness.candidates.own.shares import LOSSES, step_of
 from harness.case import Case, Row
@@ -83,6 +85,41 @@ def test_what_asks_for_fp32_gets_fp64_inside_and_fp32_outside() -> None:
     )
     assert Casts()(x).dtype == torch.float32
     assert torch.tensor(0.5).dtype == torch.float32
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_layer_is_computed_again_in_fp64(*, reentrant: bool) -> None:
+    def building(case: Case) -> nn.Module:
+        model: Any = family("llama")(case)
+        for layer in model.model.layers:
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=reentrant)
+        return cast("nn.Module", model)
+
+    once = plain(Recipe(family("llama"), losses.supervised), "plain")
+    again = plain(Recipe(building, losses.supervised), "plain")
+    assert again.keys() == once.keys()
+    for key, tensor in again.items():
+        torch.testing.assert_close(tensor, once[key], rtol=RELATIVE, atol=ABSOLUTE)
+
+
+def test_a_function_of_ones_own_asks_for_fp32_in_backward_and_gets_fp64() -> None:
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Tensor) -> Tensor:
+            del context
+            return x / 2
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Tensor:
+            del context
+            return gradient.float() / 2
+
+    x = torch.rand(4, dtype=torch.float64, requires_grad=True)
+    with exact():
+        halved: Tensor = Halved.apply(x)  # type: ignore[no-untyped-call]
+        (halved / 3).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 1 / 6), rtol=RELATIVE, atol=0)
 
 
 def test_a_parameter_has_its_weights_by_name_whatever_else_there_is() -> None:

@@ -191,7 +191,8 @@ def test_no_two_hypotheses_about_a_term_predict_the_same() -> None:
             assert cosine < 1 - 1e-6, f"{name} and {other}"
 
 
-def test_the_loss_sees_another_mask_than_the_model() -> None:
+@pytest.mark.parametrize("is_part", [False, True])
+def test_the_loss_sees_another_mask_than_the_model_or_the_part_it_calls(*, is_part: bool) -> None:
     seen: list[Tensor] = []
 
     class Listening(Hybrid):
@@ -207,10 +208,11 @@ def test_the_loss_sees_another_mask_than_the_model() -> None:
         "attention_mask": torch.ones_like(mask_BS),
         MODEL_MASK: mask_BS,
     }
-    model = Listening(CASES[0])
+    called = Listening(CASES[0])
+    model = nn.ModuleDict({"policy": called, "reference": Hybrid(CASES[0])}) if is_part else called
     with masked_for_model(model, batch):
-        next_losses(model, batch)
-    next_losses(model, batch)
+        next_losses(called, batch)
+    next_losses(called, batch)
     assert [mask.tolist() for mask in seen] == [[[0, 1, 1]], [[1, 1, 1]]]
 
 

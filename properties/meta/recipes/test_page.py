@@ -82,6 +82,7 @@ def test_the_page_names_every_family_and_loss() -> None:
     page = (ROOT / "docs" / PAGE).read_text()
     parts = {
         *("logits", "logps", "picked", "mean", "mean_of_row", "surrogate", "entropy"),
+        "in_pairs",
         *("load_balance", "router_z", "values", "gae", "whitened"),
     }
     names = {

@@ -70,6 +70,15 @@ def test_a_step_that_does_not_read_a_setting_of_its_loss_is_found(pool: RankPool
     assert verdict_only(stating(("scale", "0.5")), name, pool).verdict is Verdict.DIVERGED
 
 
+def test_a_setting_of_the_model_alone_is_given_to_its_builder(pool: RankPool) -> None:
+    name, of_model = named("adapters_doubled"), stating(("adapters", "true"))
+    assert verdict_only(CASE, name, pool).verdict.passed
+    failure = verdict_only(of_model, name, pool)
+    assert failure.verdict is Verdict.DIVERGED
+    small = shrink(failure, lambda case: verdict_only(case, name, pool)).smallest
+    assert small.case.settings == of_model.settings
+
+
 @pytest.mark.parametrize(
     ("candidate", "setting", "why"),
     [

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.campaign.coverage import ENOUGH, Coverage
 from harness.case import Dtype
 from harness.compare import Verdict
 from harness.ranks.pool import RankPool
@@ -96,3 +97,13 @@ def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
     assert failure.measured.first is not None
     assert failure.measured.first.key.startswith("grad.head.")
     assert failure.measured.first.expected == 0
+
+
+def test_a_frozen_parameter_does_not_count_as_one_that_was_never_examined(pool: RankPool) -> None:
+    coverage = Coverage()
+    judged = evaluate_all(((case, named("with_lora")) for case in drawn("", ENOUGH)), pool)
+    for comparison in judged:
+        assert comparison.verdict.passed, explain(comparison)
+        coverage.add(comparison)
+    assert list(coverage.lacks()) == []
+    assert all("lora" in name for name in coverage.gradients)

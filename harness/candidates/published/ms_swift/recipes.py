@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.candidates.published.wiring.actions import k3
-from harness.candidates.published.wiring.pairs import in_pairs
 from harness.recipes import Recipe, losses, row
 from harness.recipes.batch import Batch
 from harness.recipes.families import family
@@ -43,8 +42,8 @@ def dpo(model: Any, batch: Batch) -> Any:
     logps_B = losses.logps(model, batch).sum(1)
     with torch.no_grad():
         reference_B = losses.logps(scaled(model, REFERENCE), batch).sum(1)
-    chosen, rejected = in_pairs(BETA * (logps_B - reference_B), batch)
-    likely, unlikely = in_pairs(logps_B, batch)
+    chosen, rejected = losses.in_pairs(BETA * (logps_B - reference_B), batch)
+    likely, unlikely = losses.in_pairs(logps_B, batch)
     log = {
         "rewards_chosen": chosen.mean(),
         "rewards_rejected": rejected.mean(),
@@ -61,8 +60,8 @@ def rows_mean(x_BS: Tensor, batch: Batch) -> Tensor:
 
 def advantages(batch: Batch) -> Tensor:
     """How much better each of two answers is than both are on average -> B."""
-    first, second = in_pairs(batch["rewards"], batch)
-    places_B = torch.cat(in_pairs(torch.arange(len(batch["row"])), batch))
+    first, second = losses.in_pairs(batch["rewards"], batch)
+    places_B = torch.cat(losses.in_pairs(torch.arange(len(batch["row"])), batch))
     half = (first - second) / 2
     return torch.cat([half, -half])[places_B.argsort()]
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.candidates.published.wiring.pairs import in_pairs
 from harness.recipes import Recipe, computed, losses, row, target
 from harness.recipes.batch import Batch
 from harness.recipes.families import family
@@ -30,14 +29,14 @@ def reward(model: Any, batch: Batch) -> Tensor:
     """Bradley-Terry, of what is said of the last token of each row."""
     place_S = torch.arange(1, batch["input_ids"].shape[1] + 1, device=batch["input_ids"].device)
     last_B1 = (batch["attention_mask"] * place_S).argmax(1, keepdim=True)
-    chosen, rejected = in_pairs(scores(model, batch).gather(1, last_B1)[:, 0], batch)
+    chosen, rejected = losses.in_pairs(scores(model, batch).gather(1, last_B1)[:, 0], batch)
     return -F.logsigmoid(chosen - rejected).mean()
 
 
 def dpo(model: Any, batch: Batch) -> Tensor:
     """DPO, by how much likelier each row became than it is to the reference."""
     gain_B = (losses.logps(model, batch) - batch["reference_logps"]).sum(1)
-    chosen, rejected = in_pairs(gain_B, batch)
+    chosen, rejected = losses.in_pairs(gain_B, batch)
     return -F.logsigmoid(BETA * (chosen - rejected)).mean()
 
 

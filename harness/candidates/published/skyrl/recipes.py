@@ -23,7 +23,7 @@ from harness.candidates.published.wiring.actions import Actions
 from harness.recipes import Recipe, computed, losses, target
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column
-from harness.recipes.families import family
+from harness.recipes.families import any_family, family
 
 # The weights of the KL from a reference, and of the bonus for entropy.
 KL, ENTROPY = 0.1, 0.01
@@ -118,16 +118,16 @@ OTHERS = {
 }
 ADVANTAGES: dict[str, Column] = {"advantages": target(-2, 2)}
 OF_CRITIC = {"old_values": target(-2, 2), "returns": target(-2, 2)}
-LLAMA = family("llama")
+LLAMA, POLICIES = family("llama"), any_family()
 # Its head has no bias.
-VALUES = family("llama", head="SequenceClassification")
+VALUES = any_family(head="SequenceClassification")
 TOKENS = Recipe(LLAMA, partial(policy, **OF_TOKENS), ADVANTAGES | OTHERS)
 
 RECIPES = {
-    "policy": Recipe(LLAMA, policy, ADVANTAGES | OTHERS, TEMPERED),
+    "policy": Recipe(POLICIES, policy, ADVANTAGES | OTHERS, TEMPERED),
     "policy-tokens": TOKENS,
     "policy-tokens-log": TOKENS,
-    "policy-own": Recipe(LLAMA, own_policy, ADVANTAGES, POLICY),
+    "policy-own": Recipe(POLICIES, own_policy, ADVANTAGES, POLICY),
     "policy-tempered": Recipe(LLAMA, partial(own_policy, **OF_TEMPERED), ADVANTAGES),
     "value": Recipe(VALUES, value, OF_CRITIC, CRITIC),
     "value-own": Recipe(VALUES, own_value, ADVANTAGES, CRITIC),

@@ -1,8 +1,10 @@
 """Settings of SkyRL's policy and critic that cases state: the release's default comes first."""
 
+from harness.candidates.published.wiring.families import OF_POLICIES, OF_VALUES
 from harness.case.settings import Settings
 
 POLICY: Settings = {
+    **OF_POLICIES,
     "policy_loss_type": ("regular", "dual_clip", "gspo", "sapo", "cispo", "importance_sampling"),
     "loss_reduction": (
         "token_mean",
@@ -20,4 +22,4 @@ POLICY: Settings = {
 # What logits are divided by. Where workers give the log-probabilities of a reference, a listed bug
 # is about it, and another entry has it.
 TEMPERED: Settings = {**POLICY, "temperature": (1.0, 0.8)}
-CRITIC: Settings = {"value_clip": (0.2, 0.5)}
+CRITIC: Settings = {**OF_VALUES, "value_clip": (0.2, 0.5)}

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from harness.candidates.published.wiring.pairs import in_pairs
 from harness.case import Case
 from harness.recipes import Recipe, computed, losses
 from harness.recipes.batch import Batch
@@ -34,7 +33,7 @@ def reward(model: Any, batch: Batch) -> Tensor:
     """Bradley-Terry, where the rewards of a pair should add up to zero."""
     given = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
     rewards_B = model(**given, use_cache=False).logits[:, 0]
-    chosen, rejected = in_pairs(rewards_B, batch)
+    chosen, rejected = losses.in_pairs(rewards_B, batch)
     loss = -F.logsigmoid(chosen - rejected) + CENTRE * (chosen + rejected).square()
     return loss.mean()
 
@@ -42,7 +41,7 @@ def reward(model: Any, batch: Batch) -> Tensor:
 def dpo(model: Any, batch: Batch) -> Tensor:
     """DPO, by how much likelier each row became than it is to the reference."""
     gain_B = losses.logps(model, batch).sum(1) - batch["reference_logps"]
-    chosen, rejected = in_pairs(gain_B, batch)
+    chosen, rejected = losses.in_pairs(gain_B, batch)
     return -F.logsigmoid(BETA * (chosen - rejected)).mean()
 
 

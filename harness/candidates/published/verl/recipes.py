@@ -16,7 +16,7 @@ from harness.candidates.published.wiring.actions import Actions
 from harness.recipes import Recipe, computed, losses, target
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column
-from harness.recipes.families import family
+from harness.recipes.families import any_family
 
 # The weight of the KL from a reference.
 KL = 0.1
@@ -124,8 +124,8 @@ OTHERS = {
 ADVANTAGES: dict[str, Column] = {"advantages": target(-2, 2)}
 TEACHER = {"teacher_logits": computed(losses.logits)}
 OF_CRITIC = {"old_values": target(-2, 2), "returns": target(-2, 2)}
-POLICY = family("llama")
-VALUES = family("llama", head="TokenClassification")
+POLICY = any_family()
+VALUES = any_family(head="TokenClassification")
 
 RECIPES = {
     "actor": Recipe(POLICY, actor, ADVANTAGES | OTHERS, ACTOR),
