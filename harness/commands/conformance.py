@@ -244,7 +244,7 @@ def open_judging(
     from harness.conformance import examine, examined_record, release_records, sweep
 
     request = replace(_make_request(options, worker), settings=settings)
-    goldens = {} if versions else _read_goldens(options.goldens)
+    goldens = {} if versions else read_goldens(options.goldens)
 
     def judge(name: str) -> dict[str, Any]:
         if versions:
@@ -297,7 +297,7 @@ def _print_text(judged: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _read_goldens(named: Path | None) -> "dict[str, Case]":
+def read_goldens(named: Path | None) -> "dict[str, Case]":
     """Return the case of each golden; raise `UsageError` if the store cannot be read whole."""
     from harness.golden import BadGolden, Store, examine
 

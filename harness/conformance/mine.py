@@ -107,6 +107,10 @@ def _add(
             said[name]
             for name in trainer.defaults
             if name in said and name not in missed and name not in of_cases
+        ] + [
+            said[name]
+            for name, value in trainer.fixed.items()
+            if name in said and _has(value, stated[name])
         ]
         for name in (each for each in missed if each not in of_cases):
             yours = said.get(name, f"{name} {_words(trainer.defaults[name])}, by default")

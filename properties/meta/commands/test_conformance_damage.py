@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from harness.cli import main
-from harness.commands.conformance import pages, read_results_in
+from harness.commands.conformance import pages, read_goldens, read_results_in
 from harness.conformance.document import FORMAT, NAME, BadResults
 from properties.helpers.fuzzing import fuzz, mutants
 from properties.helpers.places import ROOT
@@ -62,3 +62,13 @@ def test_a_golden_store_that_does_not_exist_is_refused(
     assert main(command) == 2
     message = f"harness: --goldens={nowhere}: store={nowhere}: No such file or directory\n"
     assert capsys.readouterr().err == message
+
+
+def test_in_a_folder_without_goldens_none_is_judged_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_goldens(None) == {}
+    message = "harness: no golden is judged; --goldens names a store of them\n"
+    assert capsys.readouterr().err == message
+    assert read_goldens(ROOT / "golden")

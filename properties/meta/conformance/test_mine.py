@@ -240,3 +240,11 @@ def test_a_folder_with_wrong_options_is_refused(text: str, message: str, tmp_pat
     library = Library("verl", "harness.candidates.published.verl", tmp_path)
     with pytest.raises(BadFolder, match=re.escape(f"options.toml: {message}")):
         trainers(library)
+
+
+def test_settings_that_all_entries_share_are_judged_or_judged_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "dpo.yaml"
+    file.write_text("beta: 0.1\nloss_type: sigmoid\nlabel_smoothing: 0.1\n")
+    _, text = choose_entries(["trl.dpo"], file)
+    assert "  judged     trl.dpo: beta 0.1, loss_type sigmoid\n" in text
+    assert "  otherwise  label_smoothing 0.1; judged with 0\n" in text
