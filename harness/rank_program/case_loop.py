@@ -4,6 +4,7 @@ import os
 import time
 import traceback
 from contextlib import nullcontext
+from textwrap import shorten
 from typing import TYPE_CHECKING, NoReturn
 
 from torch import distributed as dist
@@ -27,8 +28,14 @@ from harness.wire.payload import pack
 if TYPE_CHECKING:
     from harness.rank_program.controller_link import Controller
 
-# The most characters of an exception's text, and of each piece of its traceback.
-LONGEST = 1 << 14
+# The most characters of an exception's text, which is shown as a line, and of each piece of its
+# traceback, which has all of it.
+LONGEST_LINE, LONGEST = 600, 1 << 14
+
+
+def _in_a_line(text: str) -> str:
+    # Cut first: it may be larger than anything that can be split into words.
+    return shorten(text[:LONGEST], LONGEST_LINE, placeholder=" …")
 
 
 class CaseLoop:
@@ -61,7 +68,7 @@ class CaseLoop:
                 answer = Raised(
                     request.run,
                     time.time_ns(),
-                    error=f"{type(error).__name__}: {error}"[:LONGEST],
+                    error=_in_a_line(f"{type(error).__name__}: {error}"),
                     stack="".join(part[:LONGEST] for part in traceback.format_exception(error)),
                 )
             self._controller.send(answer)

@@ -15,11 +15,11 @@ import pytest
 from harness.candidates import locate
 from harness.case import Case, parse
 from harness.processes import cpu_wait
+from harness.rank_program.case_loop import LONGEST_LINE
 from harness.ranks import dispatcher
 from harness.ranks.pool import RankPool
 from harness.supervision import supervisor
 from harness.trace import Assembly, Fault, Kind, Outcome
-from harness.untrusted import LONGEST
 from properties.helpers.alive import address_of, left_behind
 from properties.helpers.places import PLANTED
 from properties.helpers.wait import eventually
@@ -237,7 +237,9 @@ def test_a_system_exit_is_an_exception_and_its_long_text_is_cut(fault_of: Expect
     fault = fault_of(faulty("LEAVES_WITH_A_LONG_WORD"))
     assert (fault.kind, fault.rank) == (Kind.RAISED, 1)
     assert fault.summary.startswith("rank 1 raised SystemExit: so long so long")
-    assert len(fault.summary) < 2 * LONGEST
+    assert len(fault.summary) < LONGEST_LINE + 20
+    assert fault.summary.endswith(" …")
+    assert len(fault.stacks[1]) > LONGEST_LINE
     assert "in leave_with_a_long_word" in fault.stacks[1]
 
 
