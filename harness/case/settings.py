@@ -45,7 +45,7 @@ def listed(limits: str) -> dict[str, list[str]]:
 
 def named_by(function: Callable[..., Any], settings: Settings) -> Settings:
     """Return those settings of which a function has a parameter by that name."""
-    parameters = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters if settings else {}
     return {name: values for name, values in settings.items() if name in parameters}
 
 

@@ -22,8 +22,9 @@ def listing_columns(batch: Batch) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
-        if error.args and error.args[0] not in batch:
-            error.args = (f"{error.args[0]}; the batch has {', '.join(batch)}",)
+        name = error.args[0] if error.args else None
+        if isinstance(name, str) and name not in batch:
+            error.args = (f"{name}; the batch has {', '.join(batch)}",)
         raise
 
 

@@ -106,14 +106,14 @@ class _Again:
 
 @contextmanager
 def _in_backward(loss: Tensor) -> Iterator[None]:
-    Exact.backward = Backward()
+    around, Exact.backward = Exact.backward, Backward()
     for node in _written_in_python(loss.grad_fn):
         node.register_prehook(Exact.backward.enter)
         node.register_hook(Exact.backward.leave)
     try:
         yield
     finally:
-        Exact.backward = None
+        Exact.backward = around
 
 
 def _written_in_python(root: Any) -> Iterator[Any]:

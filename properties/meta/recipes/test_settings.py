@@ -18,6 +18,7 @@ from harness.judge import effect
 from harness.judge.effect import FEWEST, MOST, Stated
 from harness.ranks.pool import RankPool
 from harness.recipes import Recipe, step
+from harness.recipes.families import any_family, family
 from properties.helpers.judging import verdict_only
 from properties.helpers.places import PLANTED, ROOT
 from properties.planted.settings import OWN, RECIPE
@@ -172,6 +173,13 @@ def test_settings_that_cannot_be_drawn_or_given_are_refused_when_the_step_is_mad
     with pytest.raises(InvalidField) as raised:
         step(RECIPE, settings=settings)(function)
     assert why in str(raised.value)
+
+
+def test_a_family_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(InvalidField, match="family llama3: the families are llama, mistral, "):
+        family("llama3")
+    with pytest.raises(InvalidField, match="family llama3: the families are llama, mistral, "):
+        any_family()(CASE, family="llama3")
 
 
 def test_a_loss_has_to_take_the_settings_of_its_recipe() -> None:
