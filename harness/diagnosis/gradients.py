@@ -38,10 +38,10 @@ def _name_unequal(evidence: Evidence) -> Look:
     pairs = [(evidence.oracle[key].values, evidence.got[key].values) for key in wrong]
     if not all(np.isfinite(got).all() for _, got in pairs):
         return Look("non-finite", f"first in {wrong[0]}")
-    # Keys are in the order of backward: everything that passes through the first is wrong too.
     if not any(evidence.got[key].values.any() for key in all_keys):
         why = "all are zero, as if backward was never called, or on another model"
         return Look("gradient-missing", f"{summary}: {why}")
+    # Keys are in the order of backward: everything that passes through the first is wrong too.
     if not pairs[0][1].any():
         return Look("gradient-missing", f"{summary}: {_first_names(wrong[:1])} is zero")
     if all(has_small_errors(expected, got) for expected, got in pairs):

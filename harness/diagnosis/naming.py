@@ -262,11 +262,10 @@ def _looks_of_results(evidence: Evidence) -> list[Look]:
                 return [*looks, name_loss(evidence)]
             looks.append(root)
         # What a recipe's step makes of tokens is not known: its loss may be that of its gradients.
-        is_explained = is_of_recipe(evidence.comparison.against) and gradients
-        if not np.isfinite(got):
-            looks.append(Look("non-finite", f"loss {got:.6g} instead of {expected:.6g}"))
-        elif not is_explained:
-            looks.append(Look("loss-misreported", f"loss {got:.6g} instead of {expected:.6g}"))
+        is_explained = gradients and is_of_recipe(evidence.comparison.against)
+        if not is_explained or not np.isfinite(got):
+            name = "loss-misreported" if np.isfinite(got) else "non-finite"
+            looks.append(Look(name, f"loss {got:.6g} instead of {expected:.6g}"))
     return looks
 
 

@@ -44,8 +44,8 @@ class Exact(TorchFunctionMode):
         if func is Tensor.backward:
             with _in_backward(args[0]):
                 return func(*args, **(kwargs or {}))
-        if func is torch.Tensor.float:
-            func = torch.Tensor.double
+        if func is Tensor.float:
+            func = Tensor.double
         given = {name: _exact(value) for name, value in (kwargs or {}).items()}
         return func(*map(_exact, args), **given)
 

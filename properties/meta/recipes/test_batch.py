@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.case import Case, Columns, Row
-from harness.recipes import Recipe, computed, row, target, token
+from harness.recipes import Recipe, computed, losses, row, target, token
 from harness.recipes.batch import IGNORED, rows_of
 from harness.recipes.columns import Column
 from harness.recipes.inside import PADDING, numbers, with_distinct_ids
@@ -120,3 +120,9 @@ def test_distinct_ids_say_which_token_is_where_whatever_pads_a_row() -> None:
     ]
     held = torch.tensor([[5, 6, other.pad_id, 0]])
     assert numbers(CASE, [held])[0].tolist() == [[4, 5, PADDING, PADDING]]
+
+
+def test_rows_are_paired_within_their_replica_in_whatever_order_they_are() -> None:
+    batch = {"replica": torch.tensor([1, 0, 1, 0]), "row": torch.tensor([3, 0, 1, 2])}
+    chosen, rejected = losses.in_pairs(batch["row"], batch)
+    assert (chosen.tolist(), rejected.tolist()) == ([0, 1], [2, 3])

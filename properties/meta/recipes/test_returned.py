@@ -33,7 +33,7 @@ def test_a_number_is_as_good_as_a_tensor(pool: RankPool) -> None:
         ("a_list", f"TypeError: the metric twice is list; {WANTED}"),
         ("shortened", "key 'metric.twi' is no metric of the recipe; near: 'twice', which is not"),
         ("unknown_to_step", f"KeyError: 'advantage{OF_BATCH}"),
-        ("unknown_to_recipe", "plain training of its recipe: rank 0 raised KeyError: 'advantage"),
+        ("unknown_to_recipe", f"of its recipe: rank 0 raised KeyError: 'advantage{OF_BATCH}"),
     ],
 )
 def test_what_cannot_be_used_is_a_fault_that_says_what_can(
@@ -42,7 +42,6 @@ def test_what_cannot_be_used_is_a_fault_that_says_what_can(
     comparison = evaluate(CASE, named(name), pool)
     assert comparison.fault is not None
     assert told in comparison.fault.summary
-    assert ("advantage" not in told) or OF_BATCH in comparison.fault.summary
 
 
 def test_a_model_without_any_gradient_was_not_trained(pool: RankPool) -> None:
