@@ -184,7 +184,7 @@ def _require_writable(name: str | None, candidates: Sequence[str]) -> None:
     """Raise `UsageError` if a script could not be written under this name."""
     if name is None:
         return
-    from harness.failure.script import NoScript, source_of
+    from harness.failure.source import NoScript, source_of
 
     if os.path.lexists(name):
         raise UsageError(f"--script={name}: is there already; name a new file")
@@ -199,7 +199,8 @@ def _require_writable(name: str | None, candidates: Sequence[str]) -> None:
 
 def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") -> None:
     """Write the failure as a script, or print why not; neither changes the exit status."""
-    from harness.failure.script import NoScript, script
+    from harness.failure.script import script
+    from harness.failure.source import NoScript
     from harness.storage import write_file
 
     try:

@@ -5,28 +5,20 @@ wrong. Such a file imports `script_runtime.py` from the harness.
 """
 
 import ast
-import importlib.util
 import math
-import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 import harness
 from harness.against import ITSELF, PLAIN, RECIPE, names_recipe, reference_name
 from harness.candidates import locate
-from harness.candidates.beside import held
-from harness.candidates.published.environment import Environment
-from harness.candidates.registry import Named
 from harness.compare import Comparison
-from harness.failure.source_slice import bound_names, slice_source, used_names
+from harness.failure.source import NoScript, source_of
 from harness.rank_program.support_query import ASKING
 from harness.report import explain
 from harness.trace import Kind
-from harness.untrusted import BadInput
 
 WIDTH = 99
 # A script states only as many wrong elements as a reader looks at.
@@ -51,20 +43,6 @@ from those of {reference}. Exit status: 1 where they do, 0 where they do not,
 START = """# Started by hand, this starts the ranks and never returns. On a rank it does nothing.
 failure_shown.start(__file__)
 """
-
-
-class NoScript(BadInput):
-    """No script can be written that shows the failure; the message has the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The source of a step, and the expression that is called."""
-
-    text: str
-    call: str
-    # Packages that the step needs beside the harness.
-    pins: tuple[str, ...] = ()
 
 
 def script(comparison: Comparison | None, placement: str, deadline: float) -> str:
@@ -104,6 +82,7 @@ def script(comparison: Comparison | None, placement: str, deadline: float) -> st
             "failure_shown = Scripted(\n",
             *(f"    {line}\n" for line in literals),
             f")\n{START}\n",
+            *(_module(name, text) for name, text in source.beside.items()),
             f"# {'-' * 40} the step\n\n{text.strip()}\n\n# {'-' * 48}\n\n",
             f"failure_shown.judge({call})\n",
         )
@@ -165,52 +144,12 @@ def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def source_of(candidate: str) -> Source:
-    """Return the source of a candidate's step.
-
-    Raise `NoScript` if it is part of the harness, is no Python file, or imports what lies beside
-    it, since none of that can be put into a single file.
-    """
-    named = locate(candidate)
-    place = named.place
-    if named.environment:
-        return _library_source(named.environment, named.attribute)
-    if named.inside == "bank" or place.partition(".")[0] == harness.__name__:
-        raise NoScript(f"{candidate} is part of the harness; `harness repro` shows it")
-    path = _file_of(named)
-    if path is None:
-        raise NoScript(f"{candidate}: {place} is not a Python file")
-    text = path.read_text()
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.ImportFrom(level=level) if level:
-                raise NoScript(f"{candidate}: a relative import leads nowhere from a single file")
-            case ast.ImportFrom(module=str(module)):
-                modules = [module]
-            case ast.Import(names):
-                modules = [alias.name for alias in names]
-            case _:
-                continue
-        for module in modules:
-            if (name := module.partition(".")[0]) in held(named.folder):
-                raise NoScript(
-                    f"{candidate}: imports {name} from beside it, and beside a single file there "
-                    "is none; put what the step needs of it into the candidate's file"
-                )
-    return Source(text, f"{named.attribute}.run")
-
-
-def _file_of(named: Named) -> Path | None:
-    """Return the file that a candidate's module is read from, or None if it has none."""
-    if named.inside == "file":
-        return Path(named.place)
-    if named.folder:
-        inside = Path(named.folder, *named.place.split("."))
-        files = (inside.with_suffix(".py"), inside / "__init__.py")
-        return next(filter(Path.is_file, files), None)
-    spec = importlib.util.find_spec(named.place)
-    origin = spec.origin if spec else None
-    return Path(origin) if origin and origin.endswith(".py") else None
+def _module(name: str, text: str) -> str:
+    """Return the statement that has the step import this text as a module."""
+    quotes = next((quotes for quotes in ("'''", '"""') if quotes not in text), None)
+    # A raw text cannot end with a backslash or a quote; a line's end makes no difference.
+    literal = f"r{quotes}{text.rstrip()}\n{quotes}" if quotes else repr(text)
+    return f"# {'-' * 40} {name}.py\n\nfailure_shown.put_beside({name!r}, {literal})\n\n"
 
 
 def _split_source(text: str) -> tuple[str, str]:
@@ -227,51 +166,3 @@ def _split_source(text: str) -> tuple[str, str]:
                 continue
         del lines[node.lineno - 1 : node.end_lineno]
     return future, "".join(lines)
-
-
-def _library_source(environment: Environment, key: str) -> Source:
-    """Return what the step under a key of `STEPS` needs of a library's modules.
-
-    The step is in `candidate.py`; or a function there prepares something and calls a step that it
-    imports from another module, because only ranks of the release can import that one.
-    """
-    library, pins = environment.library, environment.requirements
-    if environment.base:
-        pins = (f"Python {environment.base.python}", *pins)
-    candidate = (library.folder / "candidate.py").read_text()
-    call = _step_expression(ast.parse(candidate), key)
-    constants = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant)}
-    for node in ast.parse(candidate).body:
-        match node:
-            case ast.FunctionDef(
-                name=name,
-                body=[*before, ast.ImportFrom(module=str(module), names=[step]), ast.Expr()],
-            ) if name in used_names(call):
-                inner = (library.folder / f"{module.rpartition('.')[2]}.py").read_text()
-                inner_call = re.sub(rf"\b{name}\b", step.name, ast.unparse(call), count=1)
-                names = used_names(ast.parse(inner_call))
-                bound_inside = set[str]().union(*map(bound_names, ast.parse(inner).body))
-                outer = set[str]().union(names - bound_inside, *map(used_names, before))
-                parts = (
-                    slice_source(candidate, outer, constants),
-                    ast.unparse(ast.Module(before, [])),
-                    slice_source(inner, names, constants),
-                )
-                return Source("\n\n".join(parts), inner_call, pins)
-    text = slice_source(candidate, used_names(call), constants)
-    return Source(text, ast.unparse(call), pins)
-
-
-def _step_expression(module: ast.Module, key: str) -> ast.expr:
-    """Return the expression under a key of the module's `STEPS`."""
-    for node in module.body:
-        match node:
-            case ast.Assign([ast.Name("STEPS")], ast.Dict(keys, values)) | ast.AnnAssign(
-                ast.Name("STEPS"), _, ast.Dict(keys, values)
-            ):
-                return next(
-                    value
-                    for name, value in zip(keys, values, strict=True)
-                    if name and ast.literal_eval(name) == key
-                )
-    raise NoScript("candidate.py has no table of STEPS, written out")

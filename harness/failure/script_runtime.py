@@ -6,6 +6,7 @@
 """
 
 import faulthandler
+import linecache
 import os
 import runpy
 import signal
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from harness.candidates.published.library import Step
@@ -69,6 +71,16 @@ class Scripted:
                 status = self._launch(script, Path(folder))
             sys.exit(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    @staticmethod
+    def put_beside(name: str, text: str) -> None:
+        """Have the step import this text as a module."""
+        module = sys.modules[name] = ModuleType(name)
+        module.__file__ = f"{name}.py"
+        # Lines of it are shown where it raises.
+        lines = text.splitlines(keepends=True)
+        linecache.cache[module.__file__] = len(text), None, lines, module.__file__
+        exec(compile(text, module.__file__, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
 
     def judge(self, step: Step, plain: Callable[..., None] | None = None) -> None:
         """On a rank, run the cases; rank 0 reports how the last one ends.

@@ -17,14 +17,17 @@ Batch = dict[str, Tensor]
 
 
 @contextmanager
-def listing_columns(batch: Batch) -> Iterator[None]:
-    """Add to an error about a name that a batch does not have those that it has."""
+def describing(batch: Batch, *, is_list: bool = False) -> Iterator[None]:
+    """Add to an error of a wrong name or index what the batch is, or each batch of the list."""
     try:
         yield
-    except KeyError as error:
-        name = error.args[0] if error.args else None
-        if isinstance(name, str) and name not in batch:
-            error.args = (f"{name}; the batch has {', '.join(batch)}",)
+    except (KeyError, TypeError) as error:
+        wrong = error.args[0] if error.args else None
+        if isinstance(wrong, str) and isinstance(error, KeyError) and wrong not in batch:
+            error.args = (f"{wrong}; the batch has {', '.join(batch)}",)
+        elif wrong == 0 or "indices must be integers" in str(wrong):
+            is_now = "a list of dicts, because of" if is_list else "a dict; it is a list with"
+            error.args = (f"{wrong}; the batch is {is_now} micro_batches=True",)
         raise
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness.case import Case
 from harness.case.settings import Settings, chosen, named_by, require_valid
 from harness.recipes.attention_mask import seeing
-from harness.recipes.batch import IGNORED, Batch, as_data, listing_columns, rows_of, table
+from harness.recipes.batch import IGNORED, Batch, as_data, describing, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact, exact_again
 from harness.recipes.hypotheses import hypotheses
@@ -154,13 +154,13 @@ class Recipe:
             other = with_distinct_ids(case)
             model = self.build(other, rank.device, dtype)
             batch = self.batch(other, rows, rank.device, dtype, wider=wider)
-            with computing_in(dtype), embedded(model) as calls, listing_columns(batch):
+            with computing_in(dtype), embedded(model) as calls, describing(batch):
                 self.loss_of(case)(model, batch)
             layout = numbers(other, calls)
         model = self.build(case, rank.device, dtype)
         batch = self.batch(case, rows, rank.device, dtype, wider=wider)
         self._emit_columns(case, batch, emit)
-        with computing_in(dtype), emitted(model, layout, emit), listing_columns(batch):
+        with computing_in(dtype), emitted(model, layout, emit), describing(batch):
             result = self.loss_of(case)(model, batch)
             parted(result)[0].backward()
         emit_result(model, result, emit)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from harness.against import RECIPE_LIMITS
 from harness.case import Case
 from harness.case.settings import NONE, Settings, as_limits, chosen, require_valid
-from harness.recipes.batch import listing_columns, rows_of
+from harness.recipes.batch import describing, rows_of
 from harness.recipes.hypothesis import Hypothesis
 from harness.recipes.inside import embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.recipe import Recipe, computing_in
@@ -81,7 +81,7 @@ class Step:
             computing_in(dtype),
             embedded(model) as calls,
             emitted(model, layout, emit),
-            listing_columns(parts[0]),
+            describing(parts[0], is_list=self._micro_batches),
         ):
             result = self.function(
                 model,

@@ -45,3 +45,12 @@ def misnamed(_model: Any, batch: Batch, _mesh: Any = None) -> Tensor:
 untrained = step(RECIPE)(without_gradients)
 unknown_to_step = step(RECIPE)(misnamed)
 unknown_to_recipe = step(Recipe(Masked, misnamed, COLUMNS))(train)
+
+
+def looped(model: Any, batch: Any, mesh: Any) -> Tensor:
+    return sum((train(model, each, mesh) for each in batch), Tensor())
+
+
+over_one_batch = step(RECIPE)(looped)
+first_of_one_batch = step(RECIPE)(lambda model, batch, mesh: train(model, batch[0], mesh))
+one_of_many = step(RECIPE, micro_batches=True)(train)

@@ -17,7 +17,8 @@ from harness.case import parse
 from harness.compare import Comparison, Verdict, fault_comparison, unsupported_comparison
 from harness.failure import script_runtime
 from harness.failure.replay import replay
-from harness.failure.script import MOST_ELEMENTS, NoScript, script, source_of
+from harness.failure.script import MOST_ELEMENTS, script
+from harness.failure.source import NoScript, source_of
 from harness.failure.source_slice import slice_source
 from harness.judge import Job, Session
 from harness.rank_program.placement import Placement
@@ -269,19 +270,63 @@ def test_a_candidate_of_the_harness_itself_gets_no_script(name: str) -> None:
     ("line", "why"),
     [
         ("from .other import MINE", "a relative import leads nowhere from a single file"),
-        ("import torch, other.parts", "imports other from beside it"),
-        ("from other import MINE", "imports other from beside it"),
+        ("import torch, parts.other", "imports parts from beside it, which is no single file"),
+        ("from circular import MINE", "mine and circular import each other"),
     ],
 )
-def test_a_source_that_imports_a_file_beside_it_gets_no_script(
+def test_a_source_that_imports_what_is_no_single_file_gets_no_script(
     line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(f"{line}\n")
-    (tmp_path / "other.py").touch()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/__init__.py").touch()
+    (tmp_path / "circular.py").write_text("import mine\n")
     monkeypatch.chdir(tmp_path)
     for name in ("mine.py:MINE", f"{tmp_path}/mine.py:MINE", "mine:MINE"):
         with pytest.raises(NoScript, match=f"{name}: {why}"):
             source_of(name)
+
+
+# The step lies in three files, the first of which imports the others.
+BESIDE_IT = {
+    "mine.py": "import deeper\nfrom labels import Wrong\n\nassert deeper.SHIFT\nMINE = Wrong()\n",
+    "labels.py": """\
+from __future__ import annotations
+
+from harness.candidates.own.native import LocalDialect
+
+
+class Wrong(LocalDialect):
+    name = 'mine'
+
+    def run(self, case: Undefined, rank, emit):
+        from deeper import SHIFT
+
+        def say(key, tensor, tokens=None):
+            emit(key, tensor + SHIFT if key == "labels" else tensor, tokens)
+
+        super().run(case, rank, say)
+""",
+    "deeper.py": "'''Has a \\\\ and both \"\"\" quotes.'''\nSHIFT = 1",
+}
+
+
+@pytest.mark.slow
+def test_the_script_of_a_step_in_several_files_shows_the_failure_without_the_other_files(
+    tmp_path: Path, seen: Seen
+) -> None:
+    for name, text in BESIDE_IT.items():
+        (tmp_path / name).write_text(text)
+    job = Job(parse(SMALL), locate(f"{tmp_path}/mine.py:MINE"))
+    comparison = replay(job, seen.session, (), 0).comparison
+    assert list(source_of(comparison.candidate).beside) == ["deeper", "labels"]
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    file = folder / "script.py"
+    file.write_text(script(comparison, "cpu gloo 1", 60))
+    outcome = run_script(file)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert outcome.stdout.splitlines()[1] == explain(comparison).splitlines()[2]
 
 
 @pytest.mark.parametrize(

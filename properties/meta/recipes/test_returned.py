@@ -11,6 +11,8 @@ from properties.helpers.places import PLANTED
 
 CASE = parse("case/1 rows=4:0111,3:011 vocab=8 heads=2 sp=2 dim=2")
 WANTED = "return the loss, a tensor or a number, or a pair of that and a dict of metrics"
+IS_ONE = "; the batch is a dict; it is a list with micro_batches=True"
+IS_LIST = "; the batch is a list of dicts, because of micro_batches=True"
 OF_BATCH = "; the batch has input_ids, attention_mask, position_ids, labels, row, replica"
 
 
@@ -34,6 +36,9 @@ def test_a_number_is_as_good_as_a_tensor(pool: RankPool) -> None:
         ("shortened", "key 'metric.twi' is no metric of the recipe; near: 'twice', which is not"),
         ("unknown_to_step", f"KeyError: 'advantage{OF_BATCH}"),
         ("unknown_to_recipe", f"of its recipe: rank 0 raised KeyError: 'advantage{OF_BATCH}"),
+        ("over_one_batch", f"string indices must be integers, not 'str'{IS_ONE}"),
+        ("first_of_one_batch", f"KeyError: '0{IS_ONE}"),
+        ("one_of_many", f"not str{IS_LIST}"),
     ],
 )
 def test_what_cannot_be_used_is_a_fault_that_says_what_can(
