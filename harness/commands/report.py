@@ -46,7 +46,8 @@ def read_document(name: str) -> Any:
     try:
         return read_json(read_file(file.resolve(), MOST_BYTES))
     except OSError as error:
-        raise BadInput(f"document={name}: cannot be read: {error.strerror}") from None
+        which = f"{file.name} " if Path(name).is_dir() else ""
+        raise BadInput(f"document={name}: {which}cannot be read: {error.strerror}") from None
     except NotReadable as error:
         raise BadInput(f"document={name}: {error}") from None
     except (ValueError, RecursionError):

@@ -42,8 +42,8 @@ class Noise:
     median_rms: dict[str, float]
     # By kind, the largest oracle value over the tensors of that kind.
     largest: dict[str, float]
-    # Whether all gradients are zero in exact arithmetic, though not in fp64.
-    has_cancelled: bool
+    # The size of what cancelled, if all gradients are zero in exact arithmetic but not in fp64.
+    cancelled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,16 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
                 by_kind.setdefault(kind, []).append((by_key[key], rms))
     medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
     size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
-    has_cancelled = 0.0 < largest.get(gradient, 0.0) <= ZERO * size
     # If all gradients are roundings of the loss, only its size can say how large roundings are.
-    # Baselines other than the oracle would show it by their own error.
-    if has_cancelled and gradient not in by_kind:
+    cancelled = size if 0.0 < largest.get(gradient, 0.0) <= ZERO * size else 0.0
+    if cancelled and gradient not in by_kind:
         largest[gradient] = size
     return Noise(
         by_key,
         {kind: extreme for kind, (extreme, _) in medians.items()},
         {kind: rms for kind, (_, rms) in medians.items()},
         largest,
-        has_cancelled,
+        cancelled,
     )
 
 
@@ -215,11 +214,12 @@ def _allowed_by_slice(
         # The only baseline is the oracle, which has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = np.max([_largest_by_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
-    if noise.has_cancelled and key.startswith(GRADIENT):
-        # Where all cancels, a baseline may have nothing left in some of the slices.
-        own = np.full_like(own, own.max(initial=0.0))
     relative = max(noise.by_key.get(key, 0.0), noise.median.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
+    if noise.cancelled and key.startswith(GRADIENT):
+        # Where all cancels, a baseline may have nothing left in some of the slices, or in none.
+        own = np.full_like(own, own.max(initial=0.0))
+        magnitude = np.full_like(magnitude, noise.cancelled)
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
         return allowed + FP64_RELATIVE * magnitude + ZERO * kind_largest
@@ -238,7 +238,8 @@ def _allowed_rms(
         # Single elements are judged finely enough.
         return 0.0, 0.0
     own = max(_baseline_rms(oracle, baselines), noise.median_rms.get(kind, 0.0) * size)
-    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
+    rounded = noise.cancelled if noise.cancelled and key.startswith(GRADIENT) else size
+    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * rounded
     return allowed, allowed / size
 
 

@@ -1,6 +1,7 @@
 """The step that docs/your-step.md shows is short, right, and found out when it is changed."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ CHANGES = {
     "gradients are not summed": ("dist.all_reduce(parameter.grad)", "pass"),
     "padding is seen": ("& real.bool()[:, None] |", "|"),
 }
+SHIFTED_AFTER_THE_CUT = (
+    CHANGES["the last label of a shard is lost"],
+    (
+        "logits.float().flatten(0, 1)",
+        "logits.float().flatten(0, 1); labels = F.pad(labels[:, 1:], (0, 1), value=-100)",
+    ),
+)
 
 
 def test_the_function_has_at_most_30_lines_and_its_recipe_is_one() -> None:
@@ -76,6 +84,17 @@ def test_check_takes_a_step_by_its_name_alone(
     printed = capsys.readouterr().out
     assert "DIVERGED  candidate mine.py:train_step" in printed
     assert "first   grad.lm_head.weight" in printed
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_check_prints_if_labels_are_shifted_after_the_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(shown(PAGE, *SHIFTED_AFTER_THE_CUT))
+    assert main(["check", "mine.py:train_step", "--ranks", "4"]) == DIVERGED
+    (block,) = re.findall(r"```\n(DIVERGED.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block in capsys.readouterr().out
 
 
 def test_the_page_names_every_family_and_loss() -> None:

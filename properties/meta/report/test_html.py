@@ -124,6 +124,14 @@ def test_a_file_that_is_no_document_is_refused_in_one_sentence(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_folder_that_is_no_bundle_is_refused_with_the_name_of_what_it_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    lacks = "failure.json cannot be read: No such file or directory"
+    assert capsys.readouterr().err == f"harness: document={tmp_path}: {lacks}\n"
+
+
 @pytest.mark.parametrize("command", [["check"], ["repro", str(CASE)], ["mutants"]])
 def test_a_folder_that_cannot_be_written_is_refused_before_any_rank_starts(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
