@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import shlex
 import sys
+import warnings
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,11 +138,14 @@ class Named:
     def _import(self) -> Any:
         module = _from_file(self) if self.inside == "file" else _from_path(self)
         found = getattr(module, self.attribute, None)
+        parts, words = PARTS[self.role]
         if found is None:
+            fitting = [name for name in vars(module) if hasattr(vars(module)[name], parts[-1])]
+            near = ", ".join(difflib.get_close_matches(self.attribute, fitting, 3, 0.0))
             raise UnknownCandidate(
                 f"{self.role}={self.name}: {self.place} has no attribute {self.attribute!r}"
+                + (f"; near: {near}" if near else "")
             )
-        parts, words = PARTS[self.role]
         for part in parts:
             if not hasattr(found, part):
                 raise UnknownCandidate(
@@ -196,7 +200,23 @@ def _outside(name: str, place: str, attribute: str, role: Role) -> Named:
         return Named(name, "module", place, attribute, role=role)
     if not Path(place).is_file():
         raise UnknownCandidate(f"{role}={name}: there is no file {place}")
+    if error := _syntax_error(Path(place), Path(place).stat().st_mtime_ns):
+        raise UnknownCandidate(f"{role}={name}: {place} does not import: {error}")
     return Named(name, "file", place, attribute, role=role)
+
+
+# Asked with every case. A user who waits for ranks to start need not wait for this.
+@lru_cache(maxsize=64)
+def _syntax_error(file: Path, _changed: int) -> str:
+    """Return what is wrong with the syntax of a file, without running it; empty if nothing is."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(file.read_bytes(), file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    except OSError as error:
+        return f"{type(error).__name__}: {error.strerror}"
+    return ""
 
 
 def require_trusted(name: str, source: str, typed: Collection[str] = ()) -> str:

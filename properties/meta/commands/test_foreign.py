@@ -24,7 +24,7 @@ FILES = {
     "empty.py": "",
     "idle.py": "class Idle:\n    name = 'idle'\n    def supports(self, case): ...\nIDLE = Idle()",
     **{f"limits-{number}.py": LIMITED.format(limits) for number, limits in enumerate(LIMITS)},
-    "kind.py": "from harness.candidates.own.native import GatherDialect as Kind",
+    "kind.py": "from harness.candidates.own.native import GATHER, GatherDialect as Kind",
 }
 
 
@@ -38,6 +38,7 @@ FILES = {
         ("leaves.py:X", "leaves.py does not import: SystemExit"),
         ("empty.py:X", "empty.py has no attribute 'X'"),
         ("empty.py:", "empty.py has no attribute ''"),
+        ("kind.py:GATHR", "kind.py has no attribute 'GATHR'; near: GATHER"),
         ("idle.py:IDLE", "IDLE lacks 'run'"),
         ("limits-0.py:MINE", "dtype=float32: dtype='float32': use one of fp64, fp32, bf16, fp16"),
         ("limits-1.py:MINE", "windows=none: a case has no such field to be stated; near: window"),
@@ -70,6 +71,27 @@ def test_a_file_or_attribute_that_is_no_candidate_is_refused_in_one_line(
     printed = capsys.readouterr().err
     assert printed.startswith(f"harness: candidate={candidate}: {message}")
     assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_rank")
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"def (", "SyntaxError: invalid syntax (mine.py, line 1)"),
+        (b"\0", "SyntaxError: source code string cannot contain null bytes"),
+        (b"'\\d'\nreturn", "SyntaxError: 'return' outside function (mine.py, line 2)"),
+        (b"'\xff'", "(unicode error) 'utf-8' codec can't decode byte"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--candidate", "--against"])
+def test_a_file_that_is_no_python_is_refused_before_any_rank_starts(
+    text: bytes, error: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_bytes(text)
+    assert main(["check", option, "mine.py:X"]) == USAGE
+    message = capsys.readouterr().err
+    assert f"{option.strip('-')}=mine.py:X: mine.py does not import: " in message
+    assert error in message
 
 
 STEP = """
