@@ -22,7 +22,7 @@ from harness.candidates.own.mutants.called import CALLED
 from harness.candidates.published.bugs import bugs
 from harness.candidates.published.library import libraries
 from harness.commands import conformance
-from harness.conformance import by_library, finding_names, finding_record, read, write
+from harness.conformance import by_library, by_loss, finding_names, finding_record, read, write
 from harness.conformance.scripts import FOLDER
 from harness.generation.situations import SITUATIONS
 from harness.golden import Store, examine
@@ -68,6 +68,8 @@ def tables() -> Iterator[tuple[str, str, Row, Iterable[Row]]]:
     """Yield for each table its page, the mark of its place there, its heads and its rows."""
     heads, *libraries = by_library(read(ROOT / "docs"))
     yield "README.md", "conformance", heads, libraries
+    heads, *candidates = by_loss(read(ROOT / "docs"))
+    yield "docs/published.md", "losses", heads, candidates
     situations = ((name, sentence(predicate)) for name, predicate in SITUATIONS.items())
     yield "docs/cases.md", "situations", ("situation", "why it matters"), situations
     relations = (*LAYOUT, RESHARDED, *CONTENT)

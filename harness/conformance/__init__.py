@@ -9,9 +9,10 @@
 - The *results* are what is kept: the document `conformance.json`. All pages are made from it.
 
 `drawn` chooses the cases, `examined` and `releases` run them on `pools`, `failures` shrinks what
-fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upstream_reports` and
-`changes` write the pages and tables; `scripts` runs what stands beside a page, and
-`upstream_patches` and `upstream_tests` know what stands there for the library's repository.
+fails, and `document` keeps the results. `page`, `by_library`, `by_loss`, `findings`,
+`upstream_reports` and `changes` write the pages and tables; `scripts` runs what stands beside a
+page, and `upstream_patches` and `upstream_tests` know what stands there for the library's
+repository.
 
 1. At sp 1 no library can be blamed: a failure there is one of our wiring, or of the step around
    the exchange. So sp 1 comes first, and after a failure nothing else is asked.
@@ -24,6 +25,7 @@ fails, and `document` keeps the results. `page`, `by_library`, `findings`, `upst
 """
 
 from harness.conformance.by_library import by_library
+from harness.conformance.by_loss import by_loss
 from harness.conformance.changes import changes
 from harness.conformance.document import (
     BadResults,
@@ -55,6 +57,7 @@ __all__ = [
     "Request",
     "Results",
     "by_library",
+    "by_loss",
     "changes",
     "examine",
     "examined_record",

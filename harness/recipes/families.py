@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from harness.case import Case
 from harness.case.stated import InvalidField
 from harness.huggingface import sizes
-from harness.recipes.recipe import Build
+from harness.recipes.recipe import Build, Recipe
 
 Options = dict[str, Any]
 
@@ -126,6 +127,14 @@ def any_family(*, head: str = "CausalLM") -> Build:
         return _of(family, head, case)
 
     return build
+
+
+def families_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the families of the models that a recipe builds; none if they are of no family."""
+    match unwrap(recipe.model):
+        case partial(args=(str(name), *_)):
+            return (name,)
+    return tuple(map(str, recipe.settings.get("family", ())))
 
 
 def require_known(name: str) -> None:

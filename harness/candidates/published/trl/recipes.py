@@ -3,6 +3,7 @@
 Legend: B rows.
 """
 
+from functools import wraps
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ BETA, CENTRE = 0.1, 0.01
 def padding(build: Build) -> Build:
     """Build a model whose configuration knows the id of padding, by which it finds rows' ends."""
 
+    @wraps(build)
     def built(case: Case) -> nn.Module:
         model: Any = build(case)
         model.config.pad_token_id = case.pad_id
