@@ -18,7 +18,7 @@ from harness.golden.tensors import AGAINST, CANDIDATE, Stored
 from harness.golden.vector import Vector
 from harness.judge import Job, Session
 from harness.judge.stages import own_reference
-from harness.trace import Fault, Trace
+from harness.trace import Fault, Trace, is_required
 
 
 def candidate_of(golden: Golden) -> str:
@@ -75,7 +75,9 @@ def find_unconfirmed(goldens: Mapping[str, Golden], session: Session) -> Iterato
         is_itself = against == ITSELF
         where = "at sp 1" if is_itself else f"in {reference_name(golden.vector.case, against)}"
         if isinstance(now, Trace):
-            moved = drift(golden.stored.trace, now)
+            stored = golden.stored.trace
+            # Goldens of before have no metrics.
+            moved = drift(stored, now.only([k for k in now if is_required(k) or k in stored]))
             if moved.change is Change.SEMANTIC:
                 yield name, f"{candidate} differs {where}: {moved}"
         else:

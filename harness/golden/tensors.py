@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from harness.against import PLAIN, is_of_recipe
 from harness.golden.damage import BadGolden
 from harness.golden.vector import read_record
-from harness.trace import Entry, Trace, is_required
+from harness.trace import Entry, Trace, is_kept
 
 FORMAT = "golden/1"
 # The metadata has a single entry, because safetensors writes several in any order.
@@ -94,8 +94,8 @@ def _read_trace(keys: list[str], arrays: dict[str, Any]) -> Trace:
 
 def _read_entry(key: str, values: Any, tokens: Any) -> Entry:
     """Return the entry of a key; raise `BadGolden` if its arrays are missing or wrong."""
-    if not is_required(key):
-        raise BadGolden(f"keys={key!r}: is neither a loss nor a gradient")
+    if not is_kept(key):
+        raise BadGolden(f"keys={key!r}: is neither a loss, a metric nor a gradient")
     if values is None:
         raise BadGolden(f"{key}: the tensor is missing")
     if values.dtype.name not in DTYPES:

@@ -50,7 +50,17 @@ from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_referenc
 from harness.judge.self_reference import SelfRun
 from harness.ranks.pool import RankPool
 from harness.reference import TORCH_DTYPES, reference, with_what_is_given
-from harness.trace import FROZEN, Assembly, Fault, Kind, Outcome, Trace, Unsupported, is_required
+from harness.trace import (
+    FROZEN,
+    Assembly,
+    Fault,
+    Kind,
+    Outcome,
+    Trace,
+    Unsupported,
+    is_kept,
+    is_required,
+)
 from harness.untrusted import BadInput
 
 ONLY_FP32 = "at sp 1 too it is only as exact as fp32 is: ask for --dtype fp32"
@@ -359,17 +369,19 @@ def hold_to_listed(comparison: Comparison, pool: RankPool) -> Comparison:
 
 
 def own_reference(job: Job, pool: RankPool) -> Trace | Fault | Unsupported:
-    """Return the required keys of the candidate's own oracle in fp64: its recipe, or its step."""
+    """Return what a golden keeps of a candidate's own oracle in fp64: its recipe, or its step."""
     reason = pool.placement.refuses(job.case)
     refusal = Unsupported(reason) if reason else _outside_named_recipe(job, pool)
     if refusal is not None:
         return refusal
     exact = replace(job, case=replace(job.case, dtype="fp64", mixed=False))
+    is_recipe = is_of_recipe(job.against)
     # A recipe must show that it is a function of its batch.
-    references = references_now(exact, pool, again=is_of_recipe(job.against))
+    references = references_now(exact, pool, again=is_recipe)
     if not isinstance(references, list):
         return references
-    return references[0].only(list(filter(is_required, references[0])))
+    kept = filter(is_kept if is_recipe else is_required, references[0])
+    return references[0].only(list(kept))
 
 
 def references_now(

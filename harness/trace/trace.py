@@ -38,6 +38,11 @@ def is_required(key: str) -> bool:
     return key in REQUIRED or key.startswith(GRADIENT)
 
 
+def is_kept(key: str) -> bool:
+    """Return whether a golden keeps this tensor: a candidate is held to it, if it has it."""
+    return is_required(key) or key.startswith((METRIC, FROZEN))
+
+
 def is_of_plain_training(key: str) -> bool:
     """Return whether plain training has this key and a candidate may leave it out."""
     return _OPTIONAL.fullmatch(key) is not None

@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
+from harness.candidates import locate
 from harness.candidates.registry import UnknownCandidate
 from harness.case import parse
 from harness.cli import main
 from harness.commands.options import DIVERGED, PASSED, USAGE
 from harness.compare import Comparison, Verdict
 from harness.failure.bundle import read_bundle
+from harness.golden.own import find_unconfirmed, make
+from harness.golden.vector import Vector
+from harness.judge import Job, Session
+from harness.judge.stages import own_reference
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from harness.trace import Trace, is_required
 from harness.untrusted import BadInput
 from properties.helpers.judging import diagnosed, evaluate
 from properties.helpers.places import PLANTED
@@ -196,3 +202,34 @@ def test_a_golden_of_a_recipe_is_verified_by_who_names_both(
     assert document["unconfirmed"] == {}
     assert main([*verify, *named[:2]]) == USAGE
     assert f"if you trust it, add --against {RECIPE}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("candidate", "status"),
+    [(f"{FILE}:WRONG_METRIC", DIVERGED), (f"{PLANTED / 'styles.py'}:with_lora", PASSED)],
+)
+def test_a_golden_has_the_metrics_and_knows_what_is_frozen(
+    candidate: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["--candidate", candidate, *(COMMAND if str(FILE) in candidate else ())]
+    store = ["--store", str(tmp_path / "mine")]
+    words = ["golden", "add", "it", LINE, "--comment", "It is mine."]
+    assert main([*words, *store, *named]) == PASSED
+    verify = ["golden", "verify", *store, "--ranks", "2", *named, "--sp", "2"]
+    assert main(verify) == status, capsys.readouterr().out
+    assert "unconfirmed" not in capsys.readouterr().out
+
+
+def test_a_golden_without_the_metrics_is_still_confirmed(pool: RankPool) -> None:
+    job = Job(parse(LINE), locate(f"{FILE}:RIGHT"), RECIPE)
+    now = own_reference(job, pool)
+    assert isinstance(now, Trace)
+    assert "metric.twice" in now
+    older = now.only([key for key in now if is_required(key)])
+    vector = Vector("it", job.case, "It is mine.", (), (), "")
+    golden = make(vector, older, job.candidate.name, RECIPE, {}, "")
+    assert list(find_unconfirmed({"it": golden}, Session(pool))) == []
+    older.put("metric.thrice", now["metric.twice"])
+    ((_, why),) = find_unconfirmed({"it": golden}, Session(pool))
+    assert "metric.thrice" in why
