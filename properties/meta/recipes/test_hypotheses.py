@@ -167,6 +167,7 @@ def test_no_two_hypotheses_predict_the_same() -> None:
             assert cosine < 1 - 1e-6, f"{name} and {other}"
 
 
+@pytest.mark.slow
 def test_what_a_hypothesis_predicts_does_not_depend_on_the_one_before() -> None:
     case = CASES[1]
     alone = {}

@@ -19,6 +19,7 @@ def test_a_step_that_packs_rows_passes(pool: RankPool) -> None:
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("fault", "anomaly", "how"),
     [
