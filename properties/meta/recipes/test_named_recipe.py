@@ -107,7 +107,7 @@ def test_a_case_that_no_recipe_has_is_refused(more: str, pool: RankPool) -> None
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("MISSING", "has no attribute 'MISSING'"),
+        ("MISSING", "has no attribute 'MISSING'; near: RAISES, WITH_RECIPE, RECIPE"),
         ("RIGHT", "RIGHT lacks 'run_plain'; name a Recipe, or a function below @step(recipe)"),
         ("Recipe", "Recipe is a class; name an instance of it"),
     ],
