@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from harness.candidates.published.areal import advantages as of_areal
+from harness.candidates.published.areal.settings import REWARDS
 from harness.candidates.published.skyrl import formulas as of_skyrl
 from harness.candidates.published.skyrl.settings import POLICY, TEMPERED
 from harness.candidates.published.verl import formulas as of_verl
@@ -14,6 +16,7 @@ from harness.candidates.published.verl.settings import ACTOR, CRITIC
 @pytest.mark.parametrize(
     ("values", "formulas"),
     [
+        (REWARDS["kl_estimator"], of_areal.KLS),
         (ACTOR["loss_mode"], of_verl.LOSSES),
         (ACTOR["kl_loss_type"], of_verl.KLS),
         (ACTOR["loss_agg_mode"], of_verl.MEANS),

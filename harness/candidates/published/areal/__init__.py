@@ -1,1 +1,1 @@
-"""areal: Ulysses under FSDP2 in its engine for supervised training."""
+"""areal: Ulysses under FSDP2 in its engines for supervised training, actors and critics."""

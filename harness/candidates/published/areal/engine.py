@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -12,16 +11,15 @@ from torch import Tensor
 
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
-from harness.candidates.published.areal import library
+from harness.candidates.published.areal import configured, library
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses
 from harness.candidates.published.wiring.gradients import silent
 from harness.candidates.published.wiring.rows import micro_batches
-from harness.case import LEARNING_RATE, Case
+from harness.case import Case
 
 # The key of token numbers beside rows; they count from one, because padding is zero.
 NUMBERS = "token_numbers"
-NO_CLIPPING = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,15 @@ class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
         self.during_forward = ExitStack()
         self.tokens = torch.empty(0)
         self.case_model = huggingface.build(case, rank.device, options.attention)
-        with patch.object(
-            library.fsdp_engine.AutoConfig, "from_pretrained", lambda **_: self.case_model.config
-        ):
-            super().__init__(_config(options, case))
+        given = configured.options(
+            case.dp,
+            case.sp,
+            attention=options.attention,
+            micro_batches=case.micro_batches,
+            checkpoint=case.checkpoint,
+        )
+        with configured.given(self.case_model):
+            super().__init__(library.arguments.TrainEngineConfig(**given))
 
     def _create_llm_actor_or_critic(self) -> Any:
         return self.case_model
@@ -91,15 +94,8 @@ class Engine(library.fsdp_engine.FSDPEngine):  # type: ignore[misc]
 def train(options: Options, case: Case, rank: Rank, emit: Emit) -> None:
     """Run every step of the case."""
     engine = Engine(options, case, rank)
-    groups = _groups(case.dp, case.sp)
-    if (groups["dp_rank"], torch.distributed.get_rank(groups["sp_group"])) != (
-        rank.dp_index,
-        rank.sp_index,
-    ):
-        raise RuntimeError("areal numbers its ranks in another order")
-    engine.__dict__.update(groups)
-    with patch.object(library.fsdp_engine, "load_hf_tokenizer", lambda _: None):
-        engine.initialize(None, library.fsdp_engine.FinetuneSpec(1, case.steps, 1))
+    place = rank.dp_index, rank.sp_index
+    configured.initialize(engine, case.dp, case.sp, place, case.steps)
     for step in range(case.steps):
         if step == case.steps - 1:
             engine.emit = emit
@@ -123,32 +119,3 @@ def _rows(case: Case, rank: Rank) -> list[dict[str, Tensor]]:
         for batch in micro_batches(case, rank)
         for row in batch.rows
     ]
-
-
-@cache
-def _groups(dp: int, sp: int) -> dict[str, Any]:
-    """Return the engine's groups over all ranks, made once: groups last as long as the process."""
-    engine = object.__new__(library.fsdp_engine.FSDPEngine)
-    engine.config = SimpleNamespace(backend=f"fsdp:d{dp}c{sp}")
-    engine.create_process_group()
-    return {name: value for name, value in vars(engine).items() if name != "config"}
-
-
-def _config(options: Options, case: Case) -> Any:
-    return library.arguments.TrainEngineConfig(
-        experiment_name="harness",
-        trial_name="harness",
-        path="harness",
-        backend=f"fsdp:d{case.dp}c{case.sp}",
-        attn_impl=options.attention,
-        dtype="float32",
-        mb_spec=library.arguments.MicroBatchSpec(n_mbs=case.micro_batches),
-        gradient_checkpointing=case.checkpoint,
-        optimizer=library.arguments.OptimizerConfig(
-            type="sgd",
-            lr=LEARNING_RATE,
-            weight_decay=0.0,
-            warmup_steps_proportion=0.0,
-            gradient_clipping=NO_CLIPPING,
-        ),
-    )

@@ -1,16 +1,20 @@
 """areal's modules, without the services that its packages import."""
 
 import sys
+from contextlib import ExitStack
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from harness.candidates.published.flash_stand_in import flash
+from harness.candidates.published.wiring.absent import absent
 from harness.candidates.published.wiring.gathering import all_gather
 from harness.candidates.published.wiring.packages import bare_packages, folder, lifted
+from harness.candidates.published.wiring.stand_ins import Replacing
 
 # Tokens per page; with the released 256 all rows of a case would be on the first rank.
 PAGE = 4
@@ -24,7 +28,9 @@ def _prepare() -> None:
         vars(sys.modules[name])[decorator] = lambda decorated: decorated
     # areal compiles its log-probabilities, which takes longer here than a whole case.
     torch._dynamo.config.disable = True
-    bare_packages("areal", "areal.infra", "areal.engine")
+    bare_packages("areal", "areal.infra", "areal.engine", "areal.trainer", "areal.trainer.ppo")
+    # The controllers, which no rank runs, are made of these.
+    vars(sys.modules["areal.infra"])["TrainController"] = object
 
 
 _prepare()
@@ -34,9 +40,14 @@ data: Any = import_module("areal.utils.data")
 fsdp_engine: Any = import_module("areal.engine.fsdp_engine")
 stats_tracker: Any = import_module("areal.utils.stats_tracker")
 ulysses: Any = import_module("areal.models.fsdp.ulysses")
+with absent("areal.experimental.training_service", "areal.infra.rpc"):
+    import_module("areal.trainer.ppo.actor")
+    import_module("areal.trainer.ppo.critic")
 
 data.N_TOKENS_PER_PAGE = PAGE
 fsdp_engine.dist_F = SimpleNamespace(all_gather=all_gather)
+# Modules that insist on fp32.
+OF_FP32: tuple[Any, ...] = (stats_tracker, import_module("areal.utils.functional.functional"))
 
 _LM = folder("areal.trainer") / "sft" / "lm_engine.py"
 _compute_packed_sft_loss = lifted(_LM, "compute_packed_sft_loss", {"stats_tracker": stats_tracker})
@@ -50,6 +61,15 @@ def compute_packed_sft_loss(
     loss: Tensor = _compute_packed_sft_loss(logprobs, entropy, input_, **options)
     exact: Tensor = loss * ((1e-5 + count) / count)
     return exact
+
+
+def computing_in(dtype: torch.dtype) -> ExitStack:
+    """Let what insists on fp32 insist on another dtype, while this lasts."""
+    patches = ExitStack()
+    for module in OF_FP32:
+        other = Replacing(torch, float=dtype, float32=dtype)
+        patches.enter_context(patch.object(module, "torch", other))
+    return patches
 
 
 # LMEngine.train_lm joins the rows, and passes them to this function.
