@@ -16,6 +16,8 @@ from harness.recipes.batch import Batch
 
 # The weight of the KL from a reference among rewards, and its bound.
 KL, MOST = 0.1, 10.0
+# The version of the policy, where that which acted has one.
+VERSION = 3
 KLS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": losses.k1,
     "k2": losses.k2,
@@ -61,6 +63,21 @@ def advantages(
     if adv_norm is not None:
         made_BS = normalised(made_BS, is_target_BS.to(made_BS), batch, NORMS[adv_norm])
     return made_BS, rewards_BS
+
+
+def approximated(logps_BS: Tensor, acted_BS: Tensor, batch: Batch) -> Tensor:
+    """What the policy before this one says of each target, between that which acted and this one.
+
+    It is the nearer to this one, the more versions lie between it and that which acted.
+    """
+    versions_BS = versions(batch["policy_versions"])
+    share_BS = (VERSION - 1 - versions_BS) / (VERSION - versions_BS)
+    return acted_BS + share_BS * (logps_BS.detach() - acted_BS)
+
+
+def versions(drawn: Tensor) -> Tensor:
+    """Make whole numbers, which are below the version of the policy, of those of a column."""
+    return drawn.floor().clamp(0, VERSION - 1)
 
 
 def is_last(batch: Batch) -> Tensor:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from harness.candidates.published.areal.engine import Options, train
-from harness.candidates.published.areal.recipes import RECIPES
+from harness.candidates.published.areal.recipes import OF_K3, OF_LOGLINEAR, RECIPES
 from harness.candidates.published.areal.reinforced import actor, critic, rewarded
 from harness.candidates.published.areal.settings import ENGINE
 from harness.candidates.published.library import Step
@@ -23,6 +23,9 @@ STEPS: dict[str, Step] = {
     "sft-sdpa": partial(train, Options(attention="sdpa")),
     "actor": taking("actor", actor),
     "actor-rewards": taking("actor-rewards", rewarded),
+    "actor-normed": taking("actor-normed", rewarded),
+    "actor-loglinear": taking("actor-loglinear", rewarded, **OF_LOGLINEAR),
+    "actor-k3": taking("actor-k3", actor, **OF_K3),
     "critic": taking("critic", critic),
     "critic-own": taking("critic-own", critic, own=True),
 }

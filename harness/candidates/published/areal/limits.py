@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from harness.candidates.published.areal.settings import ACTOR, CRITIC, ENGINE, REWARDS
+from harness.candidates.published.areal.settings import ACTOR, CRITIC, ENGINE, NORMED, REWARDS
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import limits
 from harness.case import Case
@@ -71,6 +71,8 @@ OF_UPDATES = f"{_OF_UPDATES} {as_limits(ENGINE)}"
 OF_ENTRIES = {
     "actor": f"{OF_UPDATES} {as_limits(ACTOR)}",
     "actor-rewards": f"{OF_UPDATES} {as_limits(REWARDS)}",
+    "actor-normed": f"{OF_UPDATES} {as_limits(NORMED)}",
+    **dict.fromkeys(("actor-loglinear", "actor-k3"), OF_UPDATES),
     # A model of values has no head to tie.
     **dict.fromkeys(("critic", "critic-own"), f"{OF_UPDATES} tied=0 {as_limits(CRITIC)}"),
 }
@@ -78,6 +80,8 @@ LIMITS: dict[str, Limit] = {
     "sft": engine,
     "sft-sdpa": full,
     **{key: partial(update, stated=stated) for key, stated in OF_ENTRIES.items()},
-    "actor-rewards": partial(rewarded, stated=OF_ENTRIES["actor-rewards"]),
+    **{
+        key: partial(rewarded, stated=OF_ENTRIES[key]) for key in ("actor-rewards", "actor-normed")
+    },
 }
 STATED = {"sft": _ENGINE, "sft-sdpa": f"{_ENGINE} window=none", **OF_ENTRIES}

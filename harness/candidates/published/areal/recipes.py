@@ -3,24 +3,43 @@
 Legend: B rows, S columns, V vocabulary. A number of a target stands in the target's own column.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.candidates.published.areal.advantages import advantages
+from harness.candidates.published.areal.advantages import VERSION, advantages, approximated
 from harness.candidates.published.areal.formulas import LOW, gated, kept, surrogate
-from harness.candidates.published.areal.settings import ACTOR, CRITIC, REWARDS
+from harness.candidates.published.areal.settings import ACTOR, CRITIC, NORMED, REWARDS
 from harness.recipes import Recipe, computed, losses, row, target
 from harness.recipes.batch import Batch
 from harness.recipes.columns import Column
-from harness.recipes.families import any_family
+from harness.recipes.families import any_family, family
 
 # The weight of a teacher.
 TEACHER = 0.1
 # How far other weights are from new ones, so that a good part of the ratios is clipped.
 OLD, PROXIMAL, OTHER = 2.0**-4, 2.0**-5, 2.0**-5
+
+# What the settings are where an entry is about something else.
+OF_K3: dict[str, Any] = {
+    "eps_clip_higher": None,
+    "c_clip": None,
+    "importance_sampling_level": "token",
+    "use_sapo_loss": False,
+    "use_decoupled_loss": True,
+    "rejection_sampling": "mask-k3",
+    "temperature": 1.0,
+    "teacher": None,
+}
+OF_LOGLINEAR: dict[str, Any] = {
+    "use_decoupled_loss": True,
+    "prox_logp_method": "loglinear",
+    "reward_norm": None,
+    "adv_norm": None,
+}
 
 
 def actor(
@@ -76,6 +95,7 @@ def rewarded(
     use_decoupled_loss: bool = False,
     recompute_logprob: bool = False,
     temperature: float = 1.0,
+    prox_logp_method: str = "recompute",
     **settings: Any,
 ) -> Any:
     """A policy's loss on advantages that are made of rewards.
@@ -85,7 +105,9 @@ def rewarded(
     """
     logps_BS = losses.picked(losses.logits(model, batch) / temperature, batch["labels"])
     old_BS = acted_BS = batch["old_logps"]
-    if use_decoupled_loss or recompute_logprob:
+    if prox_logp_method == "loglinear":
+        old_BS = approximated(logps_BS, acted_BS, batch)
+    elif use_decoupled_loss or recompute_logprob:
         old_BS = logps_BS.detach()
     if recompute_logprob and not use_decoupled_loss:
         acted_BS = old_BS
@@ -137,12 +159,25 @@ OF_REWARDS = ACTED | {
     "reference_logps": computed(losses.logps, nudge=OTHER),
 }
 OF_CRITIC = {"old_values": target(-2, 2), "returns": target(-2, 2)}
-POLICIES = any_family()
+# How far these weights are apart where a KL rejects targets by bounds as they are documented.
+FAR = 2.0**-2
+FAR_OTHERS = {
+    "old_logps": computed(losses.logps, nudge=FAR),
+    "proximal_logps": computed(losses.logps, nudge=FAR),
+}
+POLICIES, QWEN3 = any_family(), family("qwen3")
 VALUES = any_family(head="TokenClassification")
 
 RECIPES = {
     "actor": Recipe(POLICIES, actor, ADVANTAGES | ACTED | OTHERS, ACTOR),
     "actor-rewards": Recipe(POLICIES, rewarded, OF_REWARDS, REWARDS),
+    "actor-normed": Recipe(POLICIES, rewarded, OF_REWARDS, NORMED),
+    "actor-loglinear": Recipe(
+        QWEN3,
+        partial(rewarded, **OF_LOGLINEAR),
+        OF_REWARDS | {"policy_versions": target(0, VERSION)},
+    ),
+    "actor-k3": Recipe(QWEN3, partial(actor, **OF_K3), ADVANTAGES | FAR_OTHERS),
     "critic": Recipe(VALUES, critic, OF_CRITIC, CRITIC),
     "critic-own": Recipe(VALUES, own_critic, ADVANTAGES, CRITIC),
 }

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.areal import configured, library
-from harness.candidates.published.areal.advantages import KL
+from harness.candidates.published.areal.advantages import KL, VERSION, versions
 from harness.candidates.published.areal.formulas import BAD, GOOD, LOW
 from harness.candidates.published.areal.recipes import TEACHER
 from harness.candidates.published.areal.rollouts import average, before, trajectories
@@ -84,7 +84,7 @@ def actor(
             row["teacher_logp"] = before(row["teacher_logps"])
             row |= {"rl_loss_weight": teacher, "distill_loss_weight": TEACHER}
         for name in ("old_logps", "proximal_logps", "teacher_logps"):
-            del row[name]
+            row.pop(name, None)
     rejection = REJECTIONS[rejection_sampling]
     config = library.arguments.PPOActorConfig(
         **options(batches, mesh, gradient_checkpointing),
@@ -122,6 +122,9 @@ def rewarded(
         row["logprobs"] = row.pop("old_logps")
         # A reference says of each token what comes next, as `compute_logp` of its engine does.
         row["ref_logp"] = before(row.pop("reference_logps"))
+        if "policy_versions" in row:
+            has_one = row["loss_mask"].bool()
+            row["versions"] = versions(row.pop("policy_versions")).int().where(has_one, -1)
     norms = {
         name: library.arguments.NormConfig(**NORMS[norm])
         for name, norm in (("reward_norm", reward_norm), ("adv_norm", adv_norm))
@@ -135,6 +138,7 @@ def rewarded(
         **settings,
     )
     with training(Actor, model, mesh, config) as engine:
+        engine.set_version(VERSION)
         if config.should_compute_prox_logp():
             for row, logps in zip(rows, engine.compute_logp(rows), strict=True):
                 row["prox_logp"] = logps

@@ -17,6 +17,8 @@ REJECTIONS: dict[str | None, dict[str, Any]] = {
     "rows-mask": {"level": "sequence", "upper": 1.05, "lower": 0.95},
     "rows-mask-sum": {"level": "sequence", "agg": "sum", "upper": 1.1, "lower": 0.9},
     "rows-mask-kl": {"level": "sequence", "metric": "kl_k2", "agg": "max", "upper": 0.02},
+    # Of this one the documentation has another formula than the code: an entry of its own has it.
+    "mask-k3": {"metric": "kl_k3", "upper": 0.5},
     "rows-clamp": {"level": "sequence", "action": "clamp", "upper": 1.05, "lower": 0.95},
 }
 # `reward_norm` and `adv_norm`, by a name for each. Rows are in pairs of one prompt.
@@ -30,6 +32,8 @@ NORMS: dict[str | None, dict[str, Any]] = {
         "group_size": 2,
     },
     "biased": {"std_unbiased": False},
+    "batch": {},
+    "batch-rloo": {"mean_leave1out": True, "std_level": None},
 }
 # How a policy's loss is made of ratios.
 LOSS: Settings = {
@@ -43,7 +47,7 @@ LOSS: Settings = {
 ACTOR: Settings = {
     **OF_POLICIES,
     **LOSS,
-    "rejection_sampling": tuple(REJECTIONS),
+    "rejection_sampling": tuple(name for name in REJECTIONS if name != "mask-k3"),
     "temperature": (1.0, 0.8),
     # `rl_loss_weight` of a teacher, or none.
     "teacher": (None, 1.0, 0.0),
@@ -59,6 +63,12 @@ REWARDS: Settings = {
     "temperature": (1.0, 0.8),
     "reward_norm": (None, "group", "group-rloo", "biased"),
     "adv_norm": (None, "group", "biased"),
+}
+# Where the mean or the deviation is that of the whole batch.
+NORMED: Settings = {
+    **OF_POLICIES,
+    "reward_norm": (None, "batch", "batch-rloo"),
+    "adv_norm": ("batch", "batch-rloo", None),
 }
 CRITIC: Settings = {**OF_VALUES, "eps_clip": (0.5, 0.2)}
 # How the engine trains.
