@@ -15,7 +15,7 @@ from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.ms_swift.arguments import PAD
 from harness.candidates.published.ms_swift.library import SequenceParallel
 from harness.candidates.published.ms_swift.patches import prepared
-from harness.candidates.published.ms_swift.recipes import scaled
+from harness.candidates.published.wiring.scaled import scaled
 from harness.recipes.batch import Batch
 
 

@@ -4,7 +4,6 @@ Legend: B rows, S columns, V vocabulary. A number of a target stands in the targ
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.candidates.published.wiring.actions import k3
+from harness.candidates.published.wiring.scaled import scaled
 from harness.recipes import Recipe, losses, row
 from harness.recipes.batch import Batch
 from harness.recipes.families import family
@@ -24,17 +24,6 @@ REFERENCE, OLD = 1 - 2.0**-4, 1 - 2.0**-5
 
 # mean(a number of each target, batch) -> one number.
 Mean = Callable[[Tensor, Batch], Tensor]
-
-
-def scaled(model: Any, share: float) -> Any:
-    """Return a model whose weights are this share of these, without the hooks of this one."""
-    other = deepcopy(model).requires_grad_(False)
-    for module in other.modules():
-        module._forward_hooks.clear()
-        module._forward_pre_hooks.clear()
-    for parameter in other.parameters():
-        parameter.mul_(share)
-    return other
 
 
 def dpo(model: Any, batch: Batch) -> Any:

@@ -10,15 +10,19 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
+from harness.candidates.published.twinkle import preferences, reinforced
 from harness.candidates.published.twinkle.batch import features
 from harness.candidates.published.twinkle.library import losses
 from harness.candidates.published.twinkle.patches import prepared
-from harness.candidates.published.twinkle.trainer import Exact, Trainer
+from harness.candidates.published.twinkle.recipes import RECIPES
+from harness.candidates.published.twinkle.released import Exact
+from harness.candidates.published.twinkle.trainer import Trainer
 from harness.candidates.published.wiring.emitting import without
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps
 from harness.candidates.published.wiring.limits import any_is_padded_on_the_left
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 Loss = Callable[[], Any]
 
@@ -49,7 +53,7 @@ def step(
     side = "left" if any_is_padded_on_the_left(case) else "right"
     task = "fused_lm_ce" if loss is fused else "causal_lm"
 
-    with prepared(rank):
+    with prepared(rank.sp):
         trainer = Trainer(case, rank, model, loss(), padding_free=padding_free, padding_side=side)
         for step_emit in steps(case, parameters, emit):
             trainer.metric.total_loss = Exact()
@@ -73,6 +77,12 @@ def logits_in_fp32(_module: Any, _args: Any, outputs: Any) -> Any:
     return outputs
 
 
+def taking(key: str, of: Callable[..., Any]) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    given = partial(of, packed=key.startswith("packed-"))
+    return recipe_step(RECIPES[key], micro_batches=True)(given).run
+
+
 packed: Callable[..., None] = partial(step, attention="flash_attention_2", padding_free=True)
 dataset: Step = partial(step, attention="flash_attention_2", joined=True)
 
@@ -90,4 +100,14 @@ STEPS: dict[str, Step] = {
     "chunked-mean": partial(step, loss=chunked_mean),
     "fused": partial(step, loss=fused),
     "packed-fused": partial(packed, loss=fused),
+    "grpo": taking("grpo", reinforced.grpo),
+    "packed-grpo": taking("packed-grpo", reinforced.grpo),
+    "ppo": taking("ppo", reinforced.ppo),
+    "packed-ppo": taking("packed-ppo", reinforced.ppo),
+    "value": taking("value", reinforced.value),
+    "packed-value": taking("packed-value", reinforced.value),
+    "dpo": taking("dpo", preferences.dpo),
+    "packed-dpo": taking("packed-dpo", preferences.dpo),
+    "pairs": taking("pairs", preferences.pairs),
+    "packed-pairs": taking("packed-pairs", preferences.pairs),
 }

@@ -87,6 +87,7 @@ with _absent_packages():
     trainer: Any = import_module("twinkle.model.transformers.transformers")
     sharing: Any = import_module("twinkle.model.transformers.strategy.sequence_parallel")
     ring: Any = import_module(f"{sharing.__name__}.zigzag_ring_attn")
+    values: Any = import_module("twinkle.model.transformers.value_model")
     losses: Any = import_module("twinkle.loss")
     metrics: Any = import_module("twinkle.metric")
     platforms: Any = import_module("twinkle.utils.platforms")

@@ -1,9 +1,14 @@
 """Cases that twinkle, or its wiring, cannot run."""
 
+from functools import partial
+
 from harness.candidates.published.library import Limit
+from harness.candidates.published.twinkle import settings
 from harness.candidates.published.wiring import limits
 from harness.candidates.published.wiring.averages import micro_batches, other_average
+from harness.candidates.published.wiring.limits import OF_RECIPES
 from harness.case import Case
+from harness.case.settings import as_limits
 from harness.case.stated import ALL_RANKS
 
 
@@ -97,6 +102,61 @@ def ring(case: Case) -> str | None:
     )
 
 
+# The trainer makes micro-batches itself, and both attentions compute in any dtype.
+OF_LOSSES = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
+OF_ENTRIES = {
+    "grpo": f"{OF_LOSSES} {as_limits(settings.GRPO)}",
+    "ppo": f"{OF_LOSSES} {as_limits(settings.PPO)}",
+    "dpo": f"{OF_LOSSES} {as_limits(settings.DPO)}",
+    "pairs": f"{OF_LOSSES} {as_limits(settings.PAIRS)}",
+    # A model of values has no head to tie.
+    "value": f"{OF_LOSSES} tied=0 {as_limits(settings.VALUE)}",
+}
+
+
+def beyond(case: Case, limits_of: str, *, is_packed: bool) -> str | None:
+    """Refuse what entries with a recipe cannot run."""
+    layout = (several(case) or stream(case)) if is_packed else table(case)
+    return limits.within(case, limits_of) or layout
+
+
+def grpo(case: Case, *, is_packed: bool) -> str | None:
+    """Refuse what CISPO does otherwise on one rank, too."""
+    is_cispo = ("loss", "CISPOLoss") in case.settings
+    return beyond(case, OF_ENTRIES["grpo"], is_packed=is_packed) or limits.first(
+        is_cispo
+        and ("epsilon_high", "0.28") in case.settings
+        and "epsilon_high=0.28: CISPO does not read it, on one rank too",
+        is_cispo
+        and not limits.all_have_targets(case)
+        and "a micro-batch without targets: CISPO divides by their number, on one rank too",
+    )
+
+
+def pairs(case: Case, key: str, *, is_packed: bool) -> str | None:
+    """Refuse what is no pairs of answers, as many in each micro-batch."""
+    return beyond(case, OF_ENTRIES[key], is_packed=is_packed) or limits.first(
+        len(case.rows) % (2 * case.dp * case.micro_batches) != 0
+        and "rows that are no pairs, as many in each micro-batch",
+        not all(row.supervised() for row in case.rows) and "a row without an answer",
+        ("label_smoothing", "0.1") in case.settings
+        and not {("loss_type", name) for name in settings.DPO["loss_type"][1:]}.isdisjoint(
+            case.settings
+        )
+        and "label_smoothing=0.1: the release has it for the sigmoid alone",
+    )
+
+
+def with_recipes(key: str) -> dict[str, Limit]:
+    """Return the limits of an entry with a recipe, with rows in a table and packed."""
+    of = partial(beyond, limits_of=OF_ENTRIES[key])
+    if key == "grpo":
+        of = partial(grpo)
+    elif key in ("dpo", "pairs"):
+        of = partial(pairs, key=key)
+    return {key: partial(of, is_packed=False), f"packed-{key}": partial(of, is_packed=True)}
+
+
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: summed(case) or table(case),
     "padded-flash": lambda case: summed(case) or table(case),
@@ -112,6 +172,8 @@ LIMITS: dict[str, Limit] = {
     "fused": lambda case: summed(case) or table(case),
     "packed-fused": packed,
 }
+for _key in OF_ENTRIES:
+    LIMITS |= with_recipes(_key)
 SUM, TABLE = "dtype=fp32 loss=token-mean", "kernel=sdpa"
 # Only a ring makes groups of its own; other entries use the harness's.
 STATED = {
@@ -122,4 +184,6 @@ STATED = {
     **dict.fromkeys(("mean", "chunked-mean"), f"dtype=fp32 {TABLE}"),
     "packed-mean": "dtype=fp32",
     "ring": f"dtype=bf16 loss=token-mean {ALL_RANKS}",
+    **{key: f"{line} kernel=sdpa" for key, line in OF_ENTRIES.items()},
+    **{f"packed-{key}": line for key, line in OF_ENTRIES.items()},
 }

@@ -5,7 +5,6 @@ Legend: B rows, L tokens of a rank per row, V vocabulary.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,70 +15,24 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.twinkle import library
 from harness.candidates.published.twinkle.batch import Feature
+from harness.candidates.published.twinkle.released import Released
 from harness.candidates.published.wiring.emitting import emitting_inputs
 from harness.candidates.published.wiring.rows import IGNORED, PADDING
 from harness.case import Case
 
-TransformersModel: Any = library.trainer.TransformersModel
 
-
-class Exact(float):
-    """A number that is logged with every digit."""
-
-    def __add__(self, other: float) -> "Exact":
-        return Exact(float(self) + other)
-
-    __radd__ = __add__
-
-    def __truediv__(self, other: float) -> "Exact":
-        return Exact(float(self) / other)
-
-    def __format__(self, _spec: str) -> str:
-        return repr(float(self))
-
-
-class Trainer(TransformersModel):  # type: ignore[misc]
-    """The released class around an existing model."""
-
-    # The library sets it where ranks share a sequence.
-    sp_strategy: Any = None
+class Trainer(Released):
+    """The released class, which emits what it computes."""
 
     def __init__(self, case: Case, rank: Rank, model: Any, loss: Any, **options: Any) -> None:
-        nn.Module.__init__(self)
+        super().__init__(model, loss, rank.world, sp=case.sp, pad_id=case.pad_id, **options)
         self.case = case
-        self.model, self.hf_config = model, model.config
-        self.mixed_precision = "no"
-        self.device_mesh = library.sharing.DeviceMesh.from_sizes(
-            dp_size=case.ranks, ulysses_size=case.sp
-        )
-        self.strategy = SimpleNamespace(
-            capture_pre_ep_state_if_needed=lambda *_, **__: None,
-            wrap_model=lambda model: model,
-            unwrap_model=lambda model: model,
-        )
-        self._model_wrapped = self._enable_expert_parallel = False
-        self._enable_sp, self.tokenizer_id = case.sp > 1, None
-        self._ensure_sp_strategy()
-        if self.sp_strategy is not None:
-            self.sp_strategy._tokenizer = SimpleNamespace(pad_token_id=case.pad_id)
-        self.group: Any = library.trainer.OptimizerGroup(
-            loss_instance=loss,
-            processor=library.trainer.InputProcessor(**options),
-            # The library would make a group of all ranks of the process group.
-            _dp_group=rank.world,
-            _device_mesh=self.device_mesh,
-        )
         self.metric = library.metrics.LossMetric(self.device_mesh, rank.world)
         self.group.train_status.metrics = [self.metric]
-        # Only its first step takes one micro-batch more than it should.
-        self.group.cur_step = 1
-        self.optimizer_group = {"": self.group}
-        self.active_group = ""
         # The number by which gradients are divided.
         self.divisor = 1.0
         # Gradients of token losses, and the tokens' numbers.
         self.weights: list[tuple[Tensor, Tensor]] = []
-        self._lazy_wrap_model()
 
     def cut(self, features: list[Feature], name: str) -> Tensor:
         """Return a field of the collated batch, padded and cut as labels are."""

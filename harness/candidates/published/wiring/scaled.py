@@ -1,0 +1,15 @@
+"""A second model, as a reference or an old policy, that needs no weights of its own."""
+
+from copy import deepcopy
+from typing import Any
+
+
+def scaled(model: Any, share: float) -> Any:
+    """Return a model whose weights are this share of these, without the hooks of this one."""
+    other = deepcopy(model).requires_grad_(False)
+    for module in other.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    for parameter in other.parameters():
+        parameter.mul_(share)
+    return other
