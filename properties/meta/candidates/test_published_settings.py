@@ -9,6 +9,8 @@ from harness.candidates.published.areal import advantages as of_areal
 from harness.candidates.published.areal.settings import REWARDS
 from harness.candidates.published.skyrl import formulas as of_skyrl
 from harness.candidates.published.skyrl.settings import POLICY, TEMPERED
+from harness.candidates.published.twinkle import formulas as of_twinkle
+from harness.candidates.published.twinkle import settings as twinkle
 from harness.candidates.published.verl import formulas as of_verl
 from harness.candidates.published.verl.settings import ACTOR, CRITIC
 
@@ -24,6 +26,9 @@ from harness.candidates.published.verl.settings import ACTOR, CRITIC
         (POLICY["policy_loss_type"], of_skyrl.LOSSES),
         (POLICY["kl_estimator_type"], of_skyrl.KLS),
         (TEMPERED["loss_reduction"], of_skyrl.MEANS),
+        (twinkle.GRPO["loss"], of_twinkle.GRPO),
+        (twinkle.PPO["loss_agg_mode"], of_twinkle.MEANS),
+        (twinkle.DPO["loss_type"], of_twinkle.DPO),
     ],
 )
 def test_each_value_of_a_setting_has_its_formula(
