@@ -209,6 +209,11 @@ _ALL = (
         "a collective or a detach cuts the graph",
     ),
     Anomaly(
+        "frozen-trained",
+        "only parameters that plain training freezes have wrong gradients",
+        "the step, or what wraps its model, has them require gradients again",
+    ),
+    Anomaly(
         "denominator-per-rank",
         "each rank's tokens weigh what they would if the rank were alone",
         "the mean of the ranks' means is taken for the mean",

@@ -1,6 +1,7 @@
 """`repro`: run a failing case again, fully traced, and explain the failure."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +209,7 @@ def _write_script(name: str, comparison: "Comparison | None", pool: "RankPool") 
         # Another process may have created the file since the first check.
         _require_writable(name, [])
         write_file(Path(name), text.encode())
+        print(f"script: {name}", file=sys.stderr)  # noqa: T201 - as for a page
     except NoScript as why:
         print_message(f"--script={name}: {why}")
     except OSError as error:

@@ -21,6 +21,10 @@ def name_gradients(evidence: Evidence) -> Look:
     split = sorted({f.key for f in evidence.comparison.measured.misfits if f.kind is SPLIT})
     if split:
         return Look("replica-split", f"ranks hold different copies of {_first_names(split)}")
+    wrong = [result for result in evidence.comparison.measured.keys if result.wrong]
+    if wrong and all(result.frozen for result in wrong):
+        names = _first_names([result.key for result in wrong])
+        return Look("frozen-trained", f"in plain training these have no gradient: {names}")
     scale = evidence.comparison.measured.scale
     if evidence.comparison.against == ITSELF and not evidence.mask_n.any():
         # Without targets the loss has no gradient, so its scale cannot be what is wrong.

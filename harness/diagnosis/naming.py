@@ -83,7 +83,7 @@ def _doubt_rounding(look: Look, evidence: Evidence) -> Look:
     if evidence.comparison.measured.as_in_fp32:
         return look
     before = "" if first.startswith(GRADIENT) else f", and {_describe_before(evidence, first)}"
-    why = f"{look.why}{before}; whether that is rounding, this case does not tell"
+    why = f"{look.why}{before}; whether a shorter format made that, this case does not tell"
     return Look("unclassified", why)
 
 

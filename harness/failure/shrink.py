@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from harness.case import Case, InvalidCase
+from harness.case import Case, Dtype, InvalidCase
 from harness.compare import Comparison
 from harness.failure.shrink_passes import (
     PASSES,
@@ -27,8 +27,9 @@ from harness.trace import Kind, is_required
 
 SHRINK_SECONDS = 60.0
 # A smaller case whose error is smaller by more than this factor shows something else, for example
-# only that the candidate computes in fp32.
-MOST_ERROR_DROP = 1e4
+# only that the candidate computes in fp32. In fp32 a budget is so large that an error of all of a
+# tensor is 1e5 budgets, and one that only rounding makes is a few.
+MOST_ERROR_DROP: dict[Dtype, float] = {"fp64": 1e4, "fp32": 1e2, "bf16": 1e4, "fp16": 1e4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _is_another(was: Comparison, now: Comparison) -> bool:
         and now.measured.first is None
         and bool(now.measured.misfits)
     )
-    return only_copies or _largest_error(now) * MOST_ERROR_DROP < _largest_error(was)
+    most = MOST_ERROR_DROP[was.case.dtype]
+    return only_copies or _largest_error(now) * most < _largest_error(was)
 
 
 def _largest_error(comparison: Comparison) -> float:

@@ -44,6 +44,8 @@ def train(model: Any, batch: Batch, mesh: Any, *, fault: str = "") -> Tensor:
         "row": row_T,
         "advantages": batch["advantages"][row_T],
     }
+    if fault == "labels_of_the_stream":
+        stream["labels"] = F.pad(batch["labels"][real_BS][1:], (0, 1), value=IGNORED)
     pad, filling = -len(row_T) % group.size(), {"labels": IGNORED, "row": -1}
     for name, x_T in stream.items():
         stream[name] = F.pad(x_T, (0, pad), value=filling.get(name, 0))
@@ -77,3 +79,17 @@ RECIPE = Recipe(Masked, loss, COLUMNS)
 right = step(RECIPE)(train)
 rows_leak = step(RECIPE)(partial(train, fault="rows_leak"))
 advantages_uncut = step(RECIPE)(partial(train, fault="advantages_uncut"))
+
+
+def collated(batch: Batch) -> Batch:
+    """The batch as of a collator that takes all ids for labels."""
+    first = batch["attention_mask"].bool() & (batch["position_ids"] == 0)
+    return batch | {"labels": torch.where(first, batch["input_ids"], batch["labels"])}
+
+
+right_if_collated = step(RECIPE)(lambda model, batch, mesh: train(model, collated(batch), mesh))
+over_row_ends = partial(train, fault="labels_of_the_stream")
+over_row_ends_unseen = step(RECIPE)(over_row_ends)
+over_row_ends_seen = step(RECIPE)(
+    lambda model, batch, mesh: over_row_ends(model, collated(batch), mesh)
+)

@@ -206,5 +206,7 @@ def test_every_anomaly_is_the_name_of_a_mutant_or_of_a_failure_in_a_test() -> No
     tried = {"positions-run-on", "gradient-over-dp", "unclassified", "ranks-beside"}
     # Names of candidates that are compared with themselves.
     tried |= {"weights-wrong", "shifted-after-cut"}
+    # A step with a recipe that freezes parameters.
+    tried |= {"frozen-trained"}
     named = {mutant.anomaly for mutant in BANK.values()} | set(WRONG.values())
     assert named | tried >= ANOMALIES.keys()

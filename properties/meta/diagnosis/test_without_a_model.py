@@ -50,7 +50,7 @@ def test_a_small_error_in_fp64_is_not_called_low_precision(
 ) -> None:
     seen = judged(f"{FILE}{name}", harness_pool)
     assert seen.inquiry.called == "unclassified"
-    assert "whether that is rounding, this case does not tell" in explain(seen)
+    assert "whether a shorter format made that, this case does not tell" in explain(seen)
 
 
 @pytest.mark.parametrize("key", ["B73", "B78"])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from harness.candidates import locate
 from harness.candidates.own.native import LocalDialect
 from harness.candidates.own.native.attention import Segments
 from harness.candidates.own.native.ulysses import Shard
-from harness.case import Case, parse
+from harness.case import Case, Dtype, parse
 from harness.compare import Comparison, Verdict
 from harness.compare.measurement import KeyResult
 from harness.failure import shrink_history
@@ -120,9 +121,10 @@ def test_a_history_shrinks_to_one_case_and_both_cases_shrink(
 LARGE = parse("case/1 rows=6:111111 sp=1")
 
 
-def test_a_smaller_case_with_a_far_smaller_error_is_not_taken() -> None:
+@pytest.mark.parametrize("dtype", MOST_ERROR_DROP)
+def test_a_smaller_case_with_a_far_smaller_error_is_not_taken(dtype: Dtype) -> None:
     def judge(case: Case) -> Comparison:
-        used = 2 * MOST_ERROR_DROP if case.tokens > 3 else 1.5
+        used = 2 * MOST_ERROR_DROP[dtype] if case.tokens > 3 else 1.5
         return comparison_with(
             case=case,
             candidate="planted",
@@ -130,5 +132,5 @@ def test_a_smaller_case_with_a_far_smaller_error_is_not_taken() -> None:
             keys=(KeyResult("loss", 1, 1, used),),
         )
 
-    found = shrink(judge(LARGE), judge)
+    found = shrink(judge(replace(LARGE, dtype=dtype)), judge)
     assert found.smallest.case.tokens == 4

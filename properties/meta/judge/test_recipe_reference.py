@@ -1,12 +1,14 @@
 """How far a step may stray where plain training of its recipe is exact, or nearly so, by luck."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from harness.case import parse
 from harness.compare import Verdict, compare
 from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_references
-from harness.trace import Assembly, Entry, Trace
+from harness.trace import Assembly, Entry, Fault, Trace
 
 CASE = parse("case/1 rows=3:111 heads=2/2 layers=1 vocab=8 sp=1 dim=2 dtype=fp32")
 KL, ROUNDING = 1.5e-3, 3.8e-8
@@ -60,6 +62,23 @@ def test_what_is_infinite_elsewhere_is_no_error() -> None:
     references = recipe_references(runs, outcomes, "plain")
     assert isinstance(references, list)
     assert all(float(trace["metric.kl"].values) == pytest.approx(KL) for trace in references)
+
+
+def test_a_module_that_shows_in_some_runs_only_is_no_doubt_about_the_recipe() -> None:
+    def with_module(run: PlainRun, value: float) -> Assembly:
+        got = ran(run)
+        if run.variant != "wider":
+            got.trace.put("norm", Entry(np.full(3, value), np.arange(3)))
+        return got
+
+    runs = plain_runs(replace(CASE, dtype="fp64"), again=True)
+    moved = [run for run in runs if run.case.nudge == CASE.nudge]
+    references = recipe_references(moved, [with_module(run, 1.0) for run in moved], "plain")
+    assert isinstance(references, list)
+    others = [with_module(run, float(number)) for number, run in enumerate(moved)]
+    fault = recipe_references(moved, others, "plain")
+    assert isinstance(fault, Fault)
+    assert "norm" in fault.summary
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
     assert failure.measured.first is not None
     assert failure.measured.first.key.startswith("grad.head.")
     assert failure.measured.first.expected == 0
+    assert [look.name for look in failure.inquiry.seen][:1] == ["frozen-trained"]
+    assert "head.weight" in failure.inquiry.seen[0].why
 
 
 def test_a_frozen_parameter_does_not_count_as_one_that_was_never_examined(pool: RankPool) -> None:
