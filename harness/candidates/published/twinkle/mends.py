@@ -127,6 +127,26 @@ def single_row_as_padding_free() -> AbstractContextManager[Any]:
     return wrapped(sharing.SequenceParallel, "prepare_inputs", around)
 
 
+def values_gathered() -> AbstractContextManager[Any]:
+    """While this lasts, the values of a sequence are gathered as log-probabilities are."""
+    from harness.candidates.published.twinkle.library import sharing
+
+    def around(released: Call) -> Call:
+        @wraps(released)
+        def gather(self: Any, inputs: Any, outputs: Any) -> Any:
+            values_BL = outputs.get("values")
+            if values_BL is None or outputs.get("logps") is not None:
+                return released(self, inputs, outputs)
+            # The library is handed the values under the name of what it gathers.
+            inputs, gathered = released(self, inputs, {"logps": values_BL})
+            outputs["values"] = gathered["logps"]
+            return inputs, outputs
+
+        return gather
+
+    return wrapped(sharing.SequenceParallelStrategy, "gather_loss_tensors", around)
+
+
 MENDS: dict[str, Mend] = {
     "ring-drops-lse-gradient": ring_with_final_result,
     "chunked-loss-counts-empty-ranks": counted_together,
@@ -134,4 +154,5 @@ MENDS: dict[str, Mend] = {
     "empty-batch-counts-as-a-token": empty_micro_batch_counts_zero,
     "mask-of-one-row-not-padded": mask_of_one_row_padded,
     "padding-begins-a-row": single_row_as_padding_free,
+    "value-loss-not-gathered": values_gathered,
 }
