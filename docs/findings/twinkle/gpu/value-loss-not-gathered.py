@@ -20,16 +20,15 @@ torch.cuda.set_device(rank := dist.get_rank())
 torch.manual_seed(0)
 sizes = {"vocab_size": 64, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1}
 model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
-# As TransformersValueModel has it.
+# The head of TransformersValueModel.
 model.set_output_embeddings(torch.nn.Linear(128, 1))
-model = model.to("cuda")
-row = torch.arange(1, 9, device="cuda")[None]
-labels = row.roll(-1, 1)
+model, row = model.to("cuda"), torch.arange(1, 9, device="cuda")[None]
 # Six of the eight tokens predict an answer, three of them on each of two ranks.
-labels[:, 0] = labels[:, 7] = -100
+labels = row.roll(-1, 1).where((row > 1) & (row < 8), -100)
 inputs = {"input_ids": row, "position_ids": row - 1, "labels": labels}
 given = {"old_values": [[0.0, 0.1, 0.2, 0.3, 0.4, 0.5]], "returns": [[1.0, 0, 2, 0, 3, 0]]}
-loss, ulysses_size = PPOValueLoss(), 1 if "--control" in sys.argv else 2
+loss, size = PPOValueLoss(), 1 if "--control" in sys.argv else 2
+mesh = DeviceMesh.from_sizes(dp_size=2, ulysses_size=size)
 
 
 def forward(inputs):
@@ -39,18 +38,16 @@ def forward(inputs):
 
 with torch.no_grad():
     expected = loss(inputs, forward(inputs), **given)["loss"].item()
-    mesh = DeviceMesh.from_sizes(dp_size=2, ulysses_size=ulysses_size)
     strategy = sharing.SequenceParallelStrategy(mesh)
-    if ulysses_size > 1:
+    if size > 1:
         # As TransformersModel does where two ranks share each sequence.
         sharing.sequence_parallel.prepare(2, model, SimpleNamespace(pad_token_id=0), mesh)
     inputs = strategy.preprocess_inputs(inputs)
-    got = loss(*strategy.gather_loss_tensors(inputs, forward(inputs)), **given)["loss"]
+    got = loss(*strategy.gather_loss_tensors(inputs, forward(inputs)), **given)["loss"] / 2
 # Gradients are averaged over ranks, and so is the loss that is logged.
 dist.all_reduce(got)
-got = got.item() / 2
 if rank == 0:
     print(f"expected loss {expected:.4f}, by the loss itself on the whole row")
-    print(f"got      loss {got:.4f}, with ulysses_size={ulysses_size}")
+    print(f"got      loss {got:.4f}, with ulysses_size={size}")
 dist.destroy_process_group()
 sys.exit(int(rank == 0 and abs(got - expected) > 1e-3))
