@@ -41,13 +41,14 @@ fsdp_engine: Any = import_module("areal.engine.fsdp_engine")
 stats_tracker: Any = import_module("areal.utils.stats_tracker")
 ulysses: Any = import_module("areal.models.fsdp.ulysses")
 with absent("areal.experimental.training_service", "areal.infra.rpc"):
-    import_module("areal.trainer.ppo.actor")
+    ppo_actor: Any = import_module("areal.trainer.ppo.actor")
     import_module("areal.trainer.ppo.critic")
+functional: Any = import_module("areal.utils.functional.functional")
 
 data.N_TOKENS_PER_PAGE = PAGE
 fsdp_engine.dist_F = SimpleNamespace(all_gather=all_gather)
 # Modules that insist on fp32.
-OF_FP32: tuple[Any, ...] = (stats_tracker, import_module("areal.utils.functional.functional"))
+OF_FP32: tuple[Any, ...] = (stats_tracker, functional)
 
 _LM = folder("areal.trainer") / "sft" / "lm_engine.py"
 _compute_packed_sft_loss = lifted(_LM, "compute_packed_sft_loss", {"stats_tracker": stats_tracker})

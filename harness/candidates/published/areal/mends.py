@@ -1,6 +1,7 @@
 """The release without each of its listed bugs."""
 
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -70,8 +71,57 @@ def statistics_alike() -> AbstractContextManager[Any]:
     return patch.object(tracker, "export", export)
 
 
+def norms_over_replicas() -> AbstractContextManager[Any]:
+    """While this lasts, norms of a whole batch sum over replicas, which have different rows."""
+    from harness.candidates.published.areal.library import ppo_actor
+
+    released = ppo_actor.PPOActor.__init__
+
+    def init(self: Any, config: Any, engine: Any) -> None:
+        released(self, config, engine)
+        for name in ("reward_norm", "adv_norm"):
+            if (norm := getattr(self, name)) is not None:
+                setattr(self, name, over_replicas(norm, engine))
+
+    def over_replicas(norm: Any, engine: Any) -> Any:
+        # An engine has groups only once it is initialized.
+        return lambda *of: norm(*of, reduce_group=engine.data_parallel_group)
+
+    return patch.object(ppo_actor.PPOActor, "__init__", init)
+
+
+def versions_of_targets() -> AbstractContextManager[Any]:
+    """While this lasts, versions stand where log-probabilities and the mask of targets do."""
+    from harness.candidates.published.areal.library import ppo_actor
+
+    released = ppo_actor.PPOActor._compute_advantages
+
+    def compute(self: Any, data: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = released(self, data)
+        return made | {"versions": made["versions"].roll(-1, -1)}
+
+    return patch.object(ppo_actor.PPOActor, "_compute_advantages", compute)
+
+
+def k3_as_documented() -> AbstractContextManager[Any]:
+    """While this lasts, rejection by kl_k3 has the policy that acted as the one that acted."""
+    from harness.candidates.published.areal.library import functional
+
+    released = functional.KLEstimator._compute_approx_kl
+
+    def compute(log_probs: Any, log_probs_base: Any, kl_estimator: str, **options: Any) -> Any:
+        of = (log_probs, log_probs_base)
+        return released(*(of[::-1] if kl_estimator == "k3" else of), kl_estimator, **options)
+
+    mended = SimpleNamespace(_compute_approx_kl=compute)
+    return patch.object(functional, "KLEstimator", mended)
+
+
 MENDS: dict[str, Mend] = {
     "stays-local": attention_that_exchanges,
     "sdpa-rows-leak": mask_of_packed_rows,
     "stats-out-of-step": statistics_alike,
+    "norms-count-shared-rows": norms_over_replicas,
+    "loglinear-versions-not-rolled": versions_of_targets,
+    "kl-k3-of-the-inverse-ratio": k3_as_documented,
 }
