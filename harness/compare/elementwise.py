@@ -216,14 +216,15 @@ def _allowed_by_slice(
     own = np.max([_largest_by_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
     relative = max(noise.by_key.get(key, 0.0), noise.median.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
+    rounded = magnitude
     if noise.cancelled and key.startswith(GRADIENT):
         # Where all cancels, a baseline may have nothing left in some of the slices, or in none.
         own = np.full_like(own, own.max(initial=0.0))
-        magnitude = np.full_like(magnitude, noise.cancelled)
+        rounded = np.full_like(magnitude, noise.cancelled)
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
         return allowed + FP64_RELATIVE * magnitude + ZERO * kind_largest
-    return allowed + UNITS[dtype] * ROUNDING[dtype] * magnitude
+    return allowed + UNITS[dtype] * ROUNDING[dtype] * rounded
 
 
 def _allowed_rms(

@@ -23,6 +23,7 @@ def test_a_step_that_packs_rows_passes(pool: RankPool) -> None:
         assert comparison.verdict.passed, explain(comparison)
 
 
+@pytest.mark.slow
 def test_a_label_across_rows_shows_only_with_the_lines_of_the_page(pool: RankPool) -> None:
     lines = inspect.getsource(packed.collated).splitlines()[2:]
     page = (ROOT / "docs/your-step.md").read_text()
