@@ -26,9 +26,11 @@ def published():
     """The actor's module, without the services that its packages start."""
     absent = "areal.experimental.training_service"
     controller = f"{absent}.controller.controller"
-    for name in ("numba", "areal.experimental", absent, f"{absent}.controller", controller):
+    for name in ("areal.experimental", absent, f"{absent}.controller", controller):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules["numba"].njit = lambda of: of
+    ray, numba = types.ModuleType("ray"), types.ModuleType("numba")
+    ray.remote = numba.njit = lambda of: of
+    sys.modules.update(ray=ray, numba=numba)
     sys.modules[controller].GatewayTrainController = object
     for name in ("areal.infra.rpc", "areal.infra.rpc.serialization"):
         sys.modules[name] = types.ModuleType(name)
