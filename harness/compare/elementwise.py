@@ -42,8 +42,9 @@ class Noise:
     median_rms: dict[str, float]
     # By kind, the largest oracle value over the tensors of that kind.
     largest: dict[str, float]
-    # The size of what cancelled, if all gradients are zero in exact arithmetic but not in fp64.
-    cancelled: float = 0.0
+    # If all gradients are zero in exact arithmetic, though not in fp64: the largest number that a
+    # baseline has left in any of them.
+    left: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     by_key: dict[str, float] = {}
     by_kind: dict[str, list[tuple[float, float]]] = {}
     largest: dict[str, float] = {}
+    left: list[float] = []
     for key, (oracle, baselines) in known.items():
         if oracle.dtype.kind != "f" or not oracle.size:
             continue
@@ -123,6 +125,8 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
             for baseline in baselines
         )
         by_key[key] = error / magnitude if magnitude else 0.0
+        if key.startswith(GRADIENT):
+            left.append(error)
         # An oracle that is its own baseline has no noise to measure. That is so for some tensors
         # only if another baseline lacks them.
         if magnitude and any(baseline is not oracle for baseline in baselines):
@@ -131,16 +135,17 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
                 by_kind.setdefault(kind, []).append((by_key[key], rms))
     medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
     size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
+    has_cancelled = 0.0 < largest.get(gradient, 0.0) <= ZERO * size
     # If all gradients are roundings of the loss, only its size can say how large roundings are.
-    cancelled = size if 0.0 < largest.get(gradient, 0.0) <= ZERO * size else 0.0
-    if cancelled and gradient not in by_kind:
+    # Baselines other than the oracle would show it by their own error.
+    if has_cancelled and gradient not in by_kind:
         largest[gradient] = size
     return Noise(
         by_key,
         {kind: extreme for kind, (extreme, _) in medians.items()},
         {kind: rms for kind, (_, rms) in medians.items()},
         largest,
-        cancelled,
+        max(left) if has_cancelled else None,
     )
 
 
@@ -214,17 +219,15 @@ def _allowed_by_slice(
         # The only baseline is the oracle, which has no error of its own.
         return FP64_RELATIVE * magnitude + ZERO * kind_largest
     own = np.max([_largest_by_slice(np.abs(baseline - oracle)) for baseline in baselines], axis=0)
+    if noise.left is not None and key.startswith(GRADIENT):
+        # Where all cancels, a baseline may have nothing left in some slices, or in some tensors.
+        own = np.full_like(own, noise.left)
     relative = max(noise.by_key.get(key, 0.0), noise.median.get(kind, 0.0))
     scale = np.sqrt(magnitude * magnitude.max(initial=0.0))
-    rounded = magnitude
-    if noise.cancelled and key.startswith(GRADIENT):
-        # Where all cancels, a baseline may have nothing left in some of the slices, or in none.
-        own = np.full_like(own, own.max(initial=0.0))
-        rounded = np.full_like(magnitude, noise.cancelled)
     allowed: Floats = TIMES[dtype] * np.maximum(own, relative * scale)
     if dtype == "fp64":
         return allowed + FP64_RELATIVE * magnitude + ZERO * kind_largest
-    return allowed + UNITS[dtype] * ROUNDING[dtype] * rounded
+    return allowed + UNITS[dtype] * ROUNDING[dtype] * magnitude
 
 
 def _allowed_rms(
@@ -239,8 +242,9 @@ def _allowed_rms(
         # Single elements are judged finely enough.
         return 0.0, 0.0
     own = max(_baseline_rms(oracle, baselines), noise.median_rms.get(kind, 0.0) * size)
-    rounded = noise.cancelled if noise.cancelled and key.startswith(GRADIENT) else size
-    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * rounded
+    if noise.left is not None and key.startswith(GRADIENT):
+        own = max(own, noise.left)
+    allowed = TIMES_ON_THE_WHOLE[dtype] * own + UNITS[dtype] * ROUNDING[dtype] * size
     return allowed, allowed / size
 
 

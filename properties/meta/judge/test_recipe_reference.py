@@ -95,6 +95,16 @@ def test_where_all_gradients_cancel_no_step_is_blamed_for_what_is_left_in_a_slic
         cancelled.trace.put("grad.w", Entry(gradient.astype(dtype)))
         return cancelled
 
-    oracle = of(3e-16, 3e-23, np.float64).trace
-    for baseline in (of(1.7e-7, 7e-10, np.float32).trace, of(0.0, 0.0, np.float32).trace):
-        assert compared(oracle, [baseline], of(1.7e-7, left, np.float32)) is verdict
+    def and_others(assembly: Assembly, rounding: float) -> Assembly:
+        """Add a gradient with a rounding left in it, and one with none."""
+        for key, value in {"grad.v": rounding, "grad.u": min(rounding, 3e-16)}.items():
+            values = np.full(3, value, assembly.trace["grad.w"].values.dtype)
+            assembly.trace.put(key, Entry(values))
+        return assembly
+
+    oracle = and_others(of(3e-16, 3e-23, np.float64), 3e-16).trace
+    # The baseline has a rounding left in one slice, or in another gradient only.
+    for baseline in (of(1.7e-7, 7e-10, np.float32), of(0.0, 0.0, np.float32)):
+        plain = and_others(baseline, 1.7e-7).trace
+        step = and_others(of(1.7e-7, left, np.float32), 1.7e-7)
+        assert compared(oracle, [plain], step) is verdict
