@@ -198,9 +198,10 @@ def locate_recipe(name: str) -> Named:
 def _outside(name: str, place: str, attribute: str, role: Role) -> Named:
     if not place.endswith(".py"):
         return Named(name, "module", place, attribute, role=role)
-    if not Path(place).is_file():
+    file = Path(place)
+    if not file.is_file():
         raise UnknownCandidate(f"{role}={name}: there is no file {place}")
-    if error := _syntax_error(Path(place), Path(place).stat().st_mtime_ns):
+    if error := _syntax_error(file.resolve(), file.stat().st_mtime_ns):
         raise UnknownCandidate(f"{role}={name}: {place} does not import: {error}")
     return Named(name, "file", place, attribute, role=role)
 
@@ -211,7 +212,8 @@ def _syntax_error(file: Path, _changed: int) -> str:
     """Return what is wrong with the syntax of a file, without running it; empty if nothing is."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            compile(file.read_bytes(), file, "exec", dont_inherit=True)
+            # Python names the file in its message.
+            compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     except OSError as error:

@@ -1,16 +1,14 @@
 """A step of AReaL's engine passes as released, and fails with a mistake in it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.compare import Comparison, Verdict
+from harness.compare import Comparison
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.machine import on_a_machine
+from properties.helpers.machine import ranks_of, require_wrong
 from properties.planted import in_areal
 
 pytestmark = pytest.mark.library
@@ -22,12 +20,7 @@ LINE = (
 )
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Ranks with areal, for its own steps and for those with a mistake."""
-    folder = tmp_path_factory.mktemp("machine")
-    with on_a_machine("areal", in_areal.NAME, in_areal.make, folder) as pool:
-        yield pool
+pool = ranks_of("areal", in_areal)
 
 
 def judged(entry: str, pool: RankPool) -> Comparison:
@@ -50,9 +43,5 @@ def test_an_engine_as_released_passes(pool: RankPool) -> None:
 def test_a_mistake_of_an_engine_is_found_where_it_is_made(
     entry: str, wrong: set[str], pool: RankPool
 ) -> None:
-    seen = judged(entry, pool)
-    assert seen.verdict is Verdict.DIVERGED, explain(seen)
-    keys = {result.key for result in seen.measured.keys if result.wrong}
-    assert [each for each in wrong if not any(key.startswith(each) for key in keys)] == []
     # Nothing else that is logged is wrong, unless it is named.
-    assert "loss" in wrong or "loss" not in keys
+    require_wrong(judged(entry, pool), wrong, {"loss"} - wrong)

@@ -1,16 +1,14 @@
 """A step of ms-swift's trainers passes as released, and fails with a mistake in it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from harness.candidates import locate
 from harness.case import parse
-from harness.compare import Comparison, Verdict
+from harness.compare import Comparison
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.machine import on_a_machine
+from properties.helpers.machine import ranks_of, require_wrong
 from properties.planted import in_swift
 
 pytestmark = pytest.mark.library
@@ -22,12 +20,7 @@ LINE = (
 )
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Ranks with ms-swift, for its own steps and for those with a mistake."""
-    folder = tmp_path_factory.mktemp("machine")
-    with on_a_machine("ms_swift", in_swift.NAME, in_swift.make, folder) as pool:
-        yield pool
+pool = ranks_of("ms_swift", in_swift)
 
 
 def judged(entry: str, pool: RankPool) -> Comparison:
@@ -53,8 +46,4 @@ def test_a_trainer_as_released_passes(entry: str, pool: RankPool) -> None:
 def test_a_mistake_of_a_trainer_is_found_where_it_is_made(
     entry: str, wrong: set[str], right: set[str], pool: RankPool
 ) -> None:
-    seen = judged(entry, pool)
-    assert seen.verdict is Verdict.DIVERGED, explain(seen)
-    keys = {result.key for result in seen.measured.keys if result.wrong}
-    assert [each for each in wrong if not any(key.startswith(each) for key in keys)] == []
-    assert [key for key in keys if key.startswith(tuple(right))] == [], explain(seen)
+    require_wrong(judged(entry, pool), wrong, right)

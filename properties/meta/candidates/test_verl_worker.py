@@ -1,7 +1,5 @@
 """A step of verl's workers passes as released, and fails with a mistake in it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from harness.candidates import locate
@@ -10,7 +8,7 @@ from harness.compare import Comparison, Verdict
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
-from properties.helpers.machine import on_a_machine
+from properties.helpers.machine import ranks_of, require_wrong
 from properties.planted import in_worker
 
 pytestmark = pytest.mark.library
@@ -22,12 +20,7 @@ LINE = (
 )
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Ranks with verl, for its own steps and for those with a mistake."""
-    folder = tmp_path_factory.mktemp("machine")
-    with on_a_machine("verl", in_worker.NAME, in_worker.make, folder) as pool:
-        yield pool
+pool = ranks_of("verl", in_worker)
 
 
 def judged(entry: str, pool: RankPool, setting: str = "") -> Comparison:
@@ -44,11 +37,7 @@ def test_a_worker_as_released_passes(pool: RankPool) -> None:
 def test_a_mistake_of_a_worker_is_found_in_its_loss_and_gradients(
     entry: str, pool: RankPool
 ) -> None:
-    seen = judged(entry, pool)
-    assert seen.verdict is Verdict.DIVERGED, explain(seen)
-    wrong = {result.key for result in seen.measured.keys if result.wrong}
-    assert "loss" in wrong
-    assert any(key.startswith("grad.") for key in wrong)
+    require_wrong(judged(entry, pool), {"loss", "grad."})
 
 
 @pytest.mark.parametrize("setting", ["setting.entropy_coeff=0.01", "setting.use_kl_loss=true"])

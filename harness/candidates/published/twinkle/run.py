@@ -51,14 +51,14 @@ def take(
         "padding_free": packed,
         "padding_side": "left" if is_left else "right",
     }
-    other_model = scaled(model, REFERENCE)
+    other_model = scaled(model, REFERENCE) if reference else None
     with prepared(mesh["sp"].get_group()):
         trainer = kind(model, supervised(), world, **of_both)
         trainer.set_loss(loss, **options)
         trainer.add_metric(metric, is_training=True, **options)
         for each in trainer.group.train_status.metrics:
             with_all_digits(each)
-        other = Released(other_model, supervised(), world, **of_both) if reference else None
+        other = other_model and Released(other_model, supervised(), world, **of_both)
         for batch in batches:
             rows: list[Feature] = features_of(batch)
             of_batch = given(batch)
