@@ -64,7 +64,7 @@ assert (not drafts) == (number == signal.SIGSTOP), drafts
 """
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_writer_that_is_killed_or_stopped_at_any_moment_leaves_the_old_or_the_new_content(

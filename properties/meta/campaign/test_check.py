@@ -325,6 +325,7 @@ def test_a_ctrl_c_that_python_drops_in_a_finalizer_is_raised_again() -> None:
         eventually(lambda: False)
 
 
+@pytest.mark.slow
 def test_a_limit_that_leaves_one_case_ends_the_check_as_a_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -303,6 +303,7 @@ def test_ctrl_c_ends_the_ranks_of_every_folder(
         assert isinstance(pool.run(ALONE, locate("native-local")), Assembly)
 
 
+@pytest.mark.slow
 def test_a_module_imported_from_elsewhere_is_a_fault_that_names_both_files(
     tmp_path: Path,
 ) -> None:

@@ -174,6 +174,7 @@ def test_the_list_shows_what_is_installed(capsys: pytest.CaptureFixture[str]) ->
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_releases")
 def test_ranks_of_another_environment_refuse_a_library(harness_pool: RankPool) -> None:
     with pytest.raises(NeedsOtherRanks, match="needs ranks that run in toy@1\\.0, and these"):

@@ -49,6 +49,7 @@ def pool(installed: Path) -> Iterator[RankPool]:
         yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
 def test_a_right_step_passes_and_its_loss_and_every_gradient_are_compared(
     dtype: str, pool: RankPool

@@ -34,6 +34,7 @@ def test_a_fault_that_is_missed_or_reported_wrongly_is_an_error(
     assert check_report(INCIDENTS["DIES", IN_A_CASE], outcome) == error
 
 
+@pytest.mark.slow
 def test_a_fault_that_is_not_caused_or_is_reported_late_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

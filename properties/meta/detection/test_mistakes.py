@@ -41,6 +41,7 @@ def on_these_ranks(harness_pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("harness.commands.mutants.open_pool", opened)
 
 
+@pytest.mark.slow
 def test_each_mistake_that_changes_a_case_is_shown_and_one_that_changes_nothing_is_not(
     harness_pool: RankPool,
 ) -> None:

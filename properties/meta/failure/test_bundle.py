@@ -119,6 +119,7 @@ def test_writing_a_failure_twice_gives_the_same_bytes(
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_bundle_of_a_fault_has_log_stack_and_collectives_of_every_rank(
     harness_pool: RankPool, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_mutant_is_not_cited_for_itself(harness_pool: RankPool) -> None:
     assert cited_keys(only_required(name), harness_pool) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_mutants")
 def test_no_known_bug_is_cited_for_a_right_step(harness_pool: RankPool) -> None:
     right = evaluate(CASE, "native-gather", harness_pool)

@@ -243,6 +243,7 @@ def test_a_script_has_the_source_of_the_step_unchanged_and_the_wrong_numbers(
     assert "from those of the same step at sp 1 in fp64." in itself
 
 
+@pytest.mark.slow
 def test_a_script_states_few_wrong_elements_the_first_included(
     seen: Seen,
 ) -> None:

@@ -109,6 +109,7 @@ def test_the_tutorials_candidate_uses_only_its_device_which_is_cuda_0(
     assert (pool.device, pool.transport) == ("pretend", "gloo")
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_the_device_with_the_number_local_rank_shares_it(
     pool: RankPool, write: Write
 ) -> None:
@@ -221,7 +222,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
 def test_a_mistake_that_fails_on_a_gpu_only_is_a_fault_in_one_sentence(
     change: tuple[str, str], message: str, pool: RankPool, write: Write

@@ -133,6 +133,7 @@ def test_an_import_that_never_ends_is_a_fault_that_names_the_module(
     assert "in exec_module" in fault.stacks[1]
 
 
+@pytest.mark.slow
 def test_time_without_a_processor_does_not_count_towards_the_deadline(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

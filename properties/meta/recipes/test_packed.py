@@ -39,7 +39,7 @@ def test_a_label_across_rows_shows_only_with_the_lines_of_the_page(pool: RankPoo
         assert all(comparison.verdict.passed for comparison in seen) == is_right, name
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "anomaly", "how"),
     [

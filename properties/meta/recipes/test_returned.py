@@ -20,6 +20,7 @@ def named(name: str) -> str:
     return f"{PLANTED / 'returned.py'}:{name}"
 
 
+@pytest.mark.slow
 def test_a_number_is_as_good_as_a_tensor(pool: RankPool) -> None:
     comparison = evaluate(CASE, named("number"), pool)
     assert comparison.verdict.passed, explain(comparison)
@@ -27,6 +28,7 @@ def test_a_number_is_as_good_as_a_tensor(pool: RankPool) -> None:
     assert evaluate(CASE, named("wrong_number"), pool).verdict is Verdict.DIVERGED
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(
     ("name", "told"),
     [

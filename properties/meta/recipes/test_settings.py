@@ -55,6 +55,7 @@ def test_plain_training_and_the_step_have_the_settings_of_the_case(
     assert verdict_only(stating(*settings), named("right"), pool).verdict.passed
 
 
+@pytest.mark.slow
 def test_a_failure_shrinks_to_the_settings_that_it_needs(pool: RankPool) -> None:
     name = named("reversed_and_scaled")
     for needed in ALL_CHANGED[:2]:
@@ -71,6 +72,7 @@ def test_a_step_that_does_not_read_a_setting_of_its_loss_is_found(pool: RankPool
     assert verdict_only(stating(("scale", "0.5")), name, pool).verdict is Verdict.DIVERGED
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_model_alone_is_given_to_its_builder(pool: RankPool) -> None:
     name, of_model = named("adapters_doubled"), stating(("adapters", "true"))
     assert verdict_only(CASE, name, pool).verdict.passed
@@ -95,6 +97,7 @@ def test_a_setting_or_value_that_a_step_does_not_have_is_refused(
     assert (comparison.verdict, comparison.reason) == (Verdict.UNSUPPORTED, why)
 
 
+@pytest.mark.slow
 def test_only_a_setting_that_changes_no_bit_and_no_message_is_without_effect(
     pool: RankPool,
 ) -> None:

@@ -48,7 +48,7 @@ def prepare(style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(pool.deadlines, "case", COMPILING)
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_right_step_passes_in_any_style(
     style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +101,7 @@ def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
     assert "head.weight" in failure.inquiry.seen[0].why
 
 
+@pytest.mark.slow
 def test_a_frozen_parameter_does_not_count_as_one_that_was_never_examined(pool: RankPool) -> None:
     coverage = Coverage()
     judged = evaluate_all(((case, named("with_lora")) for case in drawn("", ENOUGH)), pool)

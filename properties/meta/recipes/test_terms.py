@@ -22,6 +22,7 @@ def named(name: str) -> str:
     return f"{PLANTED / 'terms.py'}:{name}"
 
 
+@pytest.mark.slow
 def test_a_right_step_with_terms_passes(pool: RankPool) -> None:
     for comparison in evaluate_all(((case, named("right")) for case in drawn("", 6)), pool):
         assert comparison.verdict.passed, explain(comparison)

@@ -199,6 +199,7 @@ def test_a_rank_that_cannot_start_is_named_with_the_end_of_its_output(
         assert pool.launches == 1
 
 
+@pytest.mark.slow
 def test_a_pool_whose_ranks_were_ready_before_survives_one_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
