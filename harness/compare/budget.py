@@ -34,9 +34,10 @@ before a candidate is blamed, plain training is computed in other ways, and all 
 further baselines: row by row; below fp64 also with fused attention; in fp64 and fp32 twice more
 from weights that are moved by a rounding, on rows that are padded further; and on the device that
 the candidate ran on. A recipe is run again with rows padded further and in another order, and, in
-every dtype, from weights that are moved by a rounding; below fp64 also from weights that are moved
-farther, where its error is the distance from its own run in fp64. In fp64 no two of these may
-differ by more than CONDITIONING times the budget: one of them would be wrong.
+every dtype, from weights that are moved by a rounding; in fp32 then also with fused attention and
+further padding; below fp64 also from weights that are moved farther, where its error is the
+distance from its own run in fp64. In fp64 no two of these may differ by more than CONDITIONING
+times the budget: one of them would be wrong.
 
 In fp64 this happens already if a candidate comes CLOSE to its budget: what a rounding of the
 weights does to a gradient is its condition number, which 1e-12 of the slice does not know.

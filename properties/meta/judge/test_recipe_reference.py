@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.case import parse
+from harness.case import Dtype, parse
 from harness.compare import Verdict, compare
 from harness.judge.recipe_reference import PlainRun, plain_runs, recipe_references
 from harness.trace import Assembly, Entry, Fault, Trace
 
 CASE = parse("case/1 rows=3:111 heads=2/2 layers=1 vocab=8 sp=1 dim=2 dtype=fp32")
 KL, ROUNDING = 1.5e-3, 3.8e-8
+# How far fused attention errs in a row with padding.
+FUSED = 1e-6
 WEIGHTS = np.linspace(0.5, 1.5, 12)
 
 
@@ -49,6 +51,27 @@ def test_a_step_is_not_blamed_for_a_rounding_that_plain_training_lacks_by_luck(
     # Another KL, as far away as that of moved weights, is still found.
     wrong = outcome(KL + 1e-5)
     assert compared(oracle, baselines, wrong) is Verdict.DIVERGED
+
+
+def test_in_fp32_a_step_may_err_as_plain_training_with_fused_attention_does() -> None:
+    def with_kernels(run: PlainRun) -> Assembly:
+        error = 0.0 if run.case.kernel == CASE.kernel else FUSED
+        return outcome(KL + error, np.float64 if run.is_exact else np.float32)
+
+    runs = plain_runs(CASE, again=True)
+    references = recipe_references(runs, [with_kernels(run) for run in runs], "plain")
+    assert isinstance(references, list)
+    oracle, *baselines = references
+    assert compared(oracle, baselines, outcome(KL + FUSED)) is Verdict.WITHIN
+    assert compared(oracle, baselines, outcome(KL + 100 * FUSED)) is Verdict.DIVERGED
+    formula = [with_kernels(run).trace for run in runs if run.case.kernel == CASE.kernel]
+    assert compared(oracle, formula, outcome(KL + FUSED)) is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "bf16", "fp16"])
+def test_in_other_dtypes_the_recipe_keeps_its_kernel(dtype: Dtype) -> None:
+    runs = plain_runs(replace(CASE, dtype=dtype), again=True)
+    assert {run.case.kernel for run in runs} == {CASE.kernel}
 
 
 def test_what_is_infinite_elsewhere_is_no_error() -> None:
