@@ -1,9 +1,10 @@
 """`repro`: run a failing case again, fully traced, and explain the failure."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from harness.judge import Session
     from harness.ranks.pool import RankPool
 
+# FILE:NAME or MODULE:NAME. A case line has a `=`, and so may the folder of a bundle.
+STEP = re.compile(r"[^=]+:[A-Za-z_]\w*")
 # Options that say which cases a seed draws; they need --seed.
 DRAWING_OPTIONS = ("cases", "sp", "dp", "dtype", "loss", "kernel", "wrapper")
 
@@ -64,13 +67,15 @@ Lines = Annotated[
     Parameter(
         name="CASE-LINE|BUNDLE",
         help="the folder of a bundle, or its id in .harness/failures; or a case line. If there "
-        "are several case lines, the last is judged; the same ranks run the others before it",
+        "are several case lines, the last is judged; the same ranks run the others before it. "
+        "path/to/file.py:NAME may stand beside them without --candidate",
     ),
 ]
 
 
 def run(lines: Lines = (), /, *, options: Repro = Repro()) -> int:
     require_writable_report(options)
+    lines, options = _with_candidate(lines, options)
     if options.seed is not None:
         return _run_campaign(lines, options)
     if not lines:
@@ -80,6 +85,18 @@ def run(lines: Lines = (), /, *, options: Repro = Repro()) -> int:
         if value != getattr(Repro, name):
             raise UsageError(f"--{name}={as_text(value)}: goes with --seed only")
     return _run_case(lines, options)
+
+
+def _with_candidate(texts: Lines, options: Repro) -> tuple[Lines, Repro]:
+    """Return the lines without a candidate that stands beside them, and the options with it."""
+    steps = [text for text in texts if STEP.fullmatch(text) and not os.path.lexists(text)]
+    if not steps:
+        return texts, options
+    named = [*([] if options.candidate is None else [options.candidate]), *steps]
+    if len(named) > 1:
+        raise UsageError(f"candidate={' and '.join(named)}: name one; repro judges one candidate")
+    rest = tuple(text for text in texts if text not in steps)
+    return rest, replace(options, candidate=named[0])
 
 
 def _run_case(lines: Sequence[str], options: Repro) -> int:

@@ -88,6 +88,9 @@ def test_an_unknown_candidate_is_refused(
 ) -> None:
     start = f"candidate={candidate}: {message}"
     assert refused(capsys, *command, "--candidate", candidate)[: len(start)] == start
+    if ":" in candidate:
+        # A file may be named without the option.
+        assert refused(capsys, *command, candidate)[: len(start)] == start
 
 
 @pytest.mark.parametrize(
@@ -195,6 +198,8 @@ def test_a_device_that_this_machine_lacks_is_refused(
         ("chek", "chek: there is no such command; did you mean check?"),
         ("golden verfy", "verfy: there is no such command; did you mean verify?"),
         ("repro", "CASE-LINE|BUNDLE: is missing; name one, or use --seed S"),
+        ("repro one a.py:A --candidate b.py:B", "candidate=b.py:B and a.py:A: name one; "),
+        ("repro a.py:ONE", "CASE-LINE|BUNDLE: is missing; name one, or use --seed S"),
         ("repro one --sp 2", "--sp=2: goes with --seed only"),
         ("merge", "DOCUMENT: needs a value; see `harness merge --help`"),
         ("merge one --json two", "two: is one too many; see `harness merge --help`"),
