@@ -17,7 +17,7 @@ from harness.campaign.request import Request
 from harness.campaign.standing import Standing
 from harness.candidates import locate
 from harness.case import Case, InvalidCase, Row
-from harness.case.stated import ALL_RANKS, ASKED, arguments, read_stated, spans_all_ranks
+from harness.case.stated import ALL_RANKS, ASKED, having, read_stated, spans_all_ranks
 from harness.engine.lot import SIZE, WHOLE, Lot
 from harness.generation import Small, cases, draw_beyond, draw_cases
 from harness.untrusted import BadInput
@@ -302,7 +302,7 @@ def notebooks_batch(request: Request, ranks: int) -> list[Case]:
     try:
         fields = {n: values[0] for n, values in map(read_stated, request.stated)}
         dp = min(request.dps)
-        case = replace(_notebook_case(request, ranks), **{"dp": dp, **arguments(fields)})
+        case = having(_notebook_case(request, ranks), {"dp": dp, **fields})
     except InvalidCase:
         return []
     return [case] if case.ranks <= ranks else []

@@ -1,10 +1,12 @@
 """Reads fields of a case that are stated instead of drawn: `window=none`, `layers=1,2`.
 
 Two things are written in this way: what a caller of a command wants to see in every case, and
-the limits of a candidate, several of them in one text: `loss=token-mean steps=1`.
+the limits of a candidate, several of them in one text: `loss=token-mean steps=1`. What `shapes`
+says of all rows of a case is stated like a field: `targets=answer`.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from harness.case.case import Case
 from harness.case.invalid import InvalidCase
 from harness.case.line import ALWAYS, SETTING, UNLESS_DEFAULT
+from harness.case.shapes import SHAPES
 from harness.case.text import parse
 from harness.untrusted import BadInput
 
@@ -60,6 +63,16 @@ def split_by_option(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], 
     return by_option, tuple(others)
 
 
+def having(case: Case, fields: Mapping[str, Any]) -> Case:
+    """Return the case with these values of fields, settings and shapes of rows."""
+    shapes = {name: value for name, value in fields.items() if name in SHAPES}
+    others = {name: value for name, value in fields.items() if name not in SHAPES}
+    case = replace(case, **arguments(others))
+    for name, value in shapes.items():
+        case = SHAPES[name].given(case, value)
+    return case
+
+
 def arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields, among which settings count, as arguments of `Case`."""
     settings = {name: value for name, value in fields.items() if name.startswith(SETTING)}
@@ -96,11 +109,18 @@ def violated_limit(case: Case, limits: str, ranks: int, without: Container[str] 
                 return f"{limit}, of which there are {ranks}"
             continue
         attribute, values = _read(limit, FIELDS)
-        value = value_of(case, attribute)
-        is_default = value is None and attribute.startswith(SETTING)
-        if attribute not in without and not is_default and value not in values:
+        if attribute not in without and not is_within(case, attribute, values):
             return limit
     return ""
+
+
+def is_within(case: Case, field: str, values: Sequence[Any]) -> bool:
+    """Return whether a case has one of these values of a field, a setting or a shape of rows."""
+    if field in SHAPES:
+        return any(SHAPES[field].holds(case, value) for value in values)
+    value = value_of(case, field)
+    is_default = value is None and field.startswith(SETTING)
+    return is_default or value in values
 
 
 def require_valid_limits(limits: str) -> None:
@@ -136,8 +156,15 @@ def _read(text: str, fields: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
         raise InvalidField(f"{text}: {name} has an option of its own; use that")
     if name.startswith(SETTING):
         return name, tuple(_read_value(name, name, value) for value in values.split(","))
+    if name in SHAPES:
+        listed = tuple(values.split(","))
+        for value in listed:
+            if value not in SHAPES[name].values:
+                known = ", ".join(SHAPES[name].values)
+                raise InvalidField(f"{name}={value}: use one of {known}")
+        return name, listed
     if name not in fields:
-        near = ", ".join(get_close_matches(name, fields, 3, 0.0))
+        near = ", ".join(get_close_matches(name, [*fields, *SHAPES], 3, 0.0))
         raise InvalidField(f"{text}: a case has no such field to be stated; near: {near}")
     attribute = fields[name]
     return attribute, tuple(_read_value(name, attribute, value) for value in values.split(","))

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from harness.against import ITSELF, PLAIN, RECIPE_LIMITS, names_recipe
 from harness.campaign.request import NAMED, Request
+from harness.case.shapes import SHAPES
 from harness.case.stated import read_stated
 from harness.commands.options import Campaign, Step
 from harness.commands.values import UsageError
@@ -33,7 +34,8 @@ def read_request(
     assert options.seed is not None
     values, defaults = {**vars(options), **vars(step)}, {**vars(Campaign), **vars(Step)}
     named = [name for name in NAMED if values[name] != defaults[name]]
-    stated = [read_stated(text)[0] for text in step.set]
+    # Every case that is drawn has the rows that were asked for.
+    stated = [field for field, _ in map(read_stated, step.set) if field not in SHAPES]
     request = Request(
         candidates=tuple(dict.fromkeys(candidates or DIALECTS)),
         sps=sps,

@@ -14,13 +14,14 @@ and it is a label in half of the cases. There are four times as many heads as ra
 may have several kv heads, each for several heads.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
 from harness.case import Case, Dtype, InvalidCase, Kernel, LossContract, Row, Side, Wrapper
-from harness.case.stated import arguments, read_stated
+from harness.case.shapes import SHAPES
+from harness.case.stated import arguments, is_within, read_stated
 
 WINDOW, HEAD_DIM = 2, 4
 Fields = dict[str, Any]
@@ -50,7 +51,9 @@ class Small:
 
     def _fields(self) -> Iterator[Fields]:
         """Yield the fields of each case: first by tokens, then by mesh, so that ranks stay."""
-        stated = dict(map(read_stated, self.stated))
+        read = dict(map(read_stated, self.stated))
+        stated = {name: values for name, values in read.items() if name not in SHAPES}
+        shapes = {name: values for name, values in read.items() if name in SHAPES}
         for tokens, sp, dp in product(range(1, self.tokens + 1), self.sps, self.dps):
             if sp * dp > self.max_ranks:
                 continue
@@ -70,15 +73,15 @@ class Small:
                         **dict(zip(varied, values, strict=True)),
                     }
                     # Only a stated value can be one that the others do not allow.
-                    if not stated or self._is_valid(fields):
+                    if not read or self._is_valid(fields, shapes):
                         yield fields
 
-    def _is_valid(self, fields: Fields) -> bool:
+    def _is_valid(self, fields: Fields, shapes: Mapping[str, Sequence[str]]) -> bool:
         try:
-            self._case(fields)
+            case = self._case(fields)
         except InvalidCase:
             return False
-        return True
+        return all(is_within(case, name, values) for name, values in shapes.items())
 
     def _case(self, fields: Fields) -> Case:
         sp, rows, first = fields["sp"], fields["rows"], 1

@@ -34,7 +34,7 @@ from harness.case import (
     Sync,
     Wrapper,
 )
-from harness.case.stated import arguments, read_stated
+from harness.case.stated import having, read_stated
 from harness.generation.situations import situations_of
 from harness.plan import plan
 
@@ -162,7 +162,7 @@ def with_stated(draw: st.DrawFn, case: Case, stated: tuple[str, ...]) -> Case:
     # Do not cache this: a cache takes 1 and True for the same value, a case does not.
     fields = {name: draw(st.sampled_from(values)) for name, values in map(read_stated, stated)}
     try:
-        return replace(case, **arguments(fields))
+        return having(case, fields)
     except InvalidCase:
         reject()
 

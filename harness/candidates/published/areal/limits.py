@@ -54,14 +54,13 @@ def rewarded(case: Case, stated: str) -> str | None:
     chosen = dict(case.settings)
     norms = {chosen.get("reward_norm"), chosen.get("adv_norm")}
     is_own = "true" in (chosen.get("use_decoupled_loss"), chosen.get("recompute_logprob"))
-    return (
-        update(case, stated)
-        or (limits.whole_pairs(case) if norms & {"group", "group-rloo"} else None)
-        or limits.first(
-            is_own
-            and chosen.get("adv_norm", "none") != "none"
-            and "centred advantages and ratios of one: the loss is nothing but rounding"
-        )
+    return update(case, stated) or limits.first(
+        bool(norms & {"group", "group-rloo"})
+        and len(case.rows) % (2 * case.dp) != 0
+        and "rows that are no pairs, as many in each replica",
+        is_own
+        and chosen.get("adv_norm", "none") != "none"
+        and "centred advantages and ratios of one: the loss is nothing but rounding",
     )
 
 

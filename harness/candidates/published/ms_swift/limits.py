@@ -80,29 +80,27 @@ def channel(case: Case) -> str | None:
 
 # The trainers make micro-batches themselves, and both attentions compute in any dtype.
 OF_RLHF = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
+OF_ANSWERS = f"{OF_RLHF} targets=some"
+OF_PAIRS = f"{OF_RLHF} group=2"
 OF_GRPO = ("grpo", "packed-grpo", "packed-dapo", "packed-gspo")
 
 
-def shared(case: Case) -> str | None:
-    """Refuse what is no step of a recipe, or needs a ring."""
-    return limits.within(case, OF_RLHF) or packed(case)
-
-
 def pairs(case: Case) -> str | None:
-    """Refuse rows that are no pairs, as many in each micro-batch: their losses are averaged."""
-    return shared(case) or limits.first(
-        len(case.rows) % (2 * case.dp * case.micro_batches) != 0
-        and "rows that are no pairs, as many in each micro-batch"
-    )
+    """Refuse what is no step of pairs, or needs a ring."""
+    return limits.within(case, OF_PAIRS) or packed(case)
 
 
 def answers(case: Case) -> str | None:
     """Refuse what cannot be two answers to each prompt, which ranks make and share."""
-    return shared(case) or limits.first(
-        len(case.rows) % (2 * case.dp) != 0 and "rows that are no pairs, as many in each replica",
-        len(case.rows) % (case.ranks * case.micro_batches) != 0
-        and "rows that ranks and micro-batches cannot share evenly",
-        not all(row.supervised() for row in case.rows) and "a row without an answer",
+    return (
+        limits.within(case, OF_ANSWERS)
+        or packed(case)
+        or limits.first(
+            len(case.rows) % (2 * case.dp) != 0
+            and "rows that are no pairs, as many in each replica",
+            len(case.rows) % (case.ranks * case.micro_batches) != 0
+            and "rows that ranks and micro-batches cannot share evenly",
+        )
     )
 
 
@@ -125,5 +123,6 @@ LIMITS: dict[str, Limit] = {
 STATED = {
     **dict.fromkeys(LIMITS, "dtype=fp32"),
     "ring": f"dtype=bf16 {ALL_RANKS}",
-    **dict.fromkeys(("dpo", "packed-dpo", *OF_GRPO), OF_RLHF),
+    **dict.fromkeys(("dpo", "packed-dpo"), OF_PAIRS),
+    **dict.fromkeys(OF_GRPO, OF_ANSWERS),
 }

@@ -12,16 +12,17 @@ from harness.candidates.published.wiring.averages import (
 from harness.candidates.published.wiring.limits import (
     OF_RECIPES,
     any_has_only_single_tokens,
-    any_is_padded_on_the_left,
     first,
     transformers,
-    whole_pairs,
     within,
 )
 from harness.case import Case, Row
 
 # A model of scores has no head to tie.
 OF_SCORES = f"{OF_RECIPES} tied=0"
+OF_PAIRS_OF_SCORES = f"{OF_SCORES} group=2"
+# Prompts begin a table.
+OF_PROMPTED_PAIRS = f"{OF_RECIPES} group=2 side=right targets=answer"
 
 
 def supervised(case: Case) -> str | None:
@@ -73,13 +74,9 @@ def dynamic(case: Case) -> str | None:
 
 def rewarded(case: Case) -> str | None:
     """Refuse what is no step of pairs."""
-    return (
-        within(case, OF_SCORES)
-        or whole_pairs(case)
-        or first(
-            any_has_only_single_tokens(case)
-            and "rows of one token only: squeeze(1) takes their dim, on one rank too"
-        )
+    return within(case, OF_PAIRS_OF_SCORES) or first(
+        any_has_only_single_tokens(case)
+        and "rows of one token only: squeeze(1) takes their dim, on one rank too"
     )
 
 
@@ -93,16 +90,14 @@ def acting(case: Case, limits: str) -> str | None:
 
 
 def prompted(case: Case) -> str | None:
-    """Refuse pairs whose targets are not all that follows a prompt, as long in both rows."""
-    refused = within(case, OF_RECIPES) or whole_pairs(case)
+    """Refuse pairs of answers to prompts that are not as long."""
+    refused = within(case, OF_PROMPTED_PAIRS)
     if refused:
         return refused
     of_replicas = [rows for micro in micro_batches(case) for rows in pairwise_of(list(micro))]
     return first(
-        any_is_padded_on_the_left(case) and "padding before a row: prompts begin a table",
         any(prompt_of(case.rows[a]) != prompt_of(case.rows[b]) for a, b in of_replicas)
-        and "prompts of a pair that are not as long",
-        not all(map(prompt_of, case.rows)) and "targets that are not all that follows a prompt",
+        and "prompts of a pair that are not as long"
     )
 
 
@@ -111,9 +106,8 @@ def pairwise_of(rows: list[int]) -> list[tuple[int, int]]:
 
 
 def prompt_of(row: Row) -> int:
-    """Return how many tokens come before the targets, or 0 if these are not all the others."""
-    targets = list(row.supervised())
-    return targets[0] if targets and targets == [*range(targets[0], len(row))] else 0
+    """Return how many tokens come before the targets."""
+    return min(row.supervised())
 
 
 LIMITS: dict[str, Limit] = {
@@ -133,6 +127,8 @@ LIMITS: dict[str, Limit] = {
 STATED = {
     **dict.fromkeys(LIMITS, "dtype=fp32"),
     "ppo-dynamic": "dtype=fp32 micro=1",
-    **dict.fromkeys(("reward", "critic"), OF_SCORES),
-    **dict.fromkeys(("dpo", "actor"), OF_RECIPES),
+    "reward": OF_PAIRS_OF_SCORES,
+    "critic": OF_SCORES,
+    "dpo": OF_PROMPTED_PAIRS,
+    "actor": OF_RECIPES,
 }

@@ -108,8 +108,8 @@ OF_LOSSES = f"{OF_RECIPES.replace(' micro=1', '').replace('dtype=fp32', 'dtype=f
 OF_ENTRIES = {
     "grpo": f"{OF_LOSSES} {as_limits(settings.GRPO)}",
     "ppo": f"{OF_LOSSES} {as_limits(settings.PPO)}",
-    "dpo": f"{OF_LOSSES} {as_limits(settings.DPO)}",
-    "pairs": f"{OF_LOSSES} {as_limits(settings.PAIRS)}",
+    "dpo": f"{OF_LOSSES} group=2 targets=some {as_limits(settings.DPO)}",
+    "pairs": f"{OF_LOSSES} group=2 targets=some {as_limits(settings.PAIRS)}",
     "value": f"{OF_LOSSES} {as_limits(settings.VALUE)}",
 }
 
@@ -134,11 +134,8 @@ def grpo(case: Case, *, is_packed: bool) -> str | None:
 
 
 def pairs(case: Case, key: str, *, is_packed: bool) -> str | None:
-    """Refuse what is no pairs of answers, as many in each micro-batch."""
+    """Refuse what pairs of answers cannot have, on one rank either."""
     return beyond(case, OF_ENTRIES[key], is_packed=is_packed) or limits.first(
-        len(case.rows) % (2 * case.dp * case.micro_batches) != 0
-        and "rows that are no pairs, as many in each micro-batch",
-        not all(row.supervised() for row in case.rows) and "a row without an answer",
         ("label_smoothing", "0.1") in case.settings
         and not {("loss_type", name) for name in settings.DPO["loss_type"][1:]}.isdisjoint(
             case.settings

@@ -32,13 +32,6 @@ def within(case: Case, limits: str) -> str | None:
     return f"its limits are {limit}" if limit else None
 
 
-def whole_pairs(case: Case) -> str | None:
-    """Refuse rows that are no pairs, or not as many in each replica: losses are averaged there."""
-    return first(
-        len(case.rows) % (2 * case.dp) != 0 and "rows that are no pairs, as many in each replica"
-    )
-
-
 def dealt(case: Case, replica: int) -> list[range]:
     """Return the row numbers of each micro-batch of a replica; larger micro-batches come first."""
     rows = range(replica, len(case.rows), case.dp)
