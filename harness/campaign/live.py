@@ -11,6 +11,7 @@ from harness.console import print_plain
 
 # Seconds between two lines of a log.
 LOG_INTERVAL = 60.0
+CHECKING = "checking"
 
 
 class Live(Progress):
@@ -31,13 +32,13 @@ class Live(Progress):
         # Cases and situations of lots that are counted.
         self._done, self._met = 0, set[str]()
         self._started = self._last_logged = time.monotonic()
-        self._checking = self.add_task("checking", total=total, rate="-", seen="-")
+        self._checking = self.add_task(CHECKING, total=total, rate="-", seen="-")
 
     def found(self, failure: Comparison) -> None:
         """Show a failure at once; shrinking and explaining it can take minutes."""
         print_plain(self.console, f"{failure.verdict.name}  {failure.candidate}  {failure.case}")
 
-    def tell(self, summary: Summary, doing: str = "checking") -> None:
+    def tell(self, summary: Summary, doing: str = CHECKING) -> None:
         """Show how far the lot is that is being judged."""
         done, met = self._done + judged_cases(summary), self._met | met_situations(summary)
         self._show(done, met, doing)
@@ -46,14 +47,17 @@ class Live(Progress):
         """Count a lot that is judged, here or by another process."""
         self._done += judged_cases(summary)
         self._met |= met_situations(summary)
-        self._show(self._done, self._met, "checking")
+        self._show(self._done, self._met, CHECKING)
 
     def _show(self, done: int, met: set[str], doing: str) -> None:
         now = time.monotonic()
         elapsed = max(now - self._started, 1e-6)
         if not self.console.is_terminal and now - self._last_logged > LOG_INTERVAL:
             self._last_logged = now
-            print_plain(self.console, f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s")
+            line = f"{doing}: {done} of {self._total} cases in {elapsed:.0f} s"
+            if done and doing == CHECKING:
+                line += f", about {elapsed / done * (self._total - done):.0f} s left"
+            print_plain(self.console, line)
         self.update(
             self._checking,
             completed=done,
