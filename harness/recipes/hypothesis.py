@@ -141,7 +141,28 @@ def shard_of_stream(batch: Batch, case: Case) -> int:
     return -(-int(batch["attention_mask"].sum()) // case.sp)
 
 
-LAYOUTS: dict[str, Layout] = {"columns": by_columns, "the packed stream": by_stream}
+def pieces_of(batch: Batch, case: Case) -> tuple[Tensor, int]:
+    """The piece of each column if all are dealt from either end, two to a rank; and its width.
+
+    Rank r has the pieces r and 2 sp - 1 - r ("zigzag"), so that causal work is even.
+    """
+    width = -(-batch["input_ids"].shape[1] // (2 * case.sp))
+    return columns_of(batch) // width, width
+
+
+def by_dealt_columns(batch: Batch, case: Case) -> Tensor:
+    """The shards if columns of the padded table are dealt from either end."""
+    piece_S, _ = pieces_of(batch, case)
+    shard_S = torch.minimum(piece_S, 2 * case.sp - 1 - piece_S)
+    return shard_S.expand_as(batch["input_ids"])
+
+
+DEALT = "columns dealt from either end"
+LAYOUTS: dict[str, Layout] = {
+    "columns": by_columns,
+    "the packed stream": by_stream,
+    DEALT: by_dealt_columns,
+}
 
 
 def widened(batch: Batch, width: int) -> Batch:

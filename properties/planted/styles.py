@@ -27,7 +27,7 @@ from properties.planted.tiny import Attention, Tiny, WithAdapters, causal, loss,
 RECIPE = Recipe(Tiny, loss)
 # torch's ring has no kernel for a CPU.
 ring_on_cpu.install()
-# What is wrong with a step, for those that cut with `cut`.
+# What is wrong with a step, for those that take what they hold from `held`.
 FAULT: ContextVar[str] = ContextVar("FAULT", default="")
 
 
@@ -41,16 +41,28 @@ def padded(batch: Batch, pieces: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return ids_BS, positions_BS, labels_BS, real_BS.bool()
 
 
-def cut(batch: Batch, group: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return this rank's ids, positions and labels, and the mask of whole rows."""
-    ids_BS, positions_BS, labels_BS, real_BS = padded(batch, group.size())
-    mine = (x.chunk(group.size(), 1)[group.rank()] for x in (ids_BS, positions_BS, labels_BS))
-    ids_BL, positions_BL, labels_BL = mine
+def held(batch: Batch, pieces: int, mine_L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ids, positions and labels of these columns, and the mask of whole rows."""
+    ids_BS, positions_BS, labels_BS, real_BS = padded(batch, pieces)
+    ids_BL, positions_BL, labels_BL = (x[:, mine_L] for x in (ids_BS, positions_BS, labels_BS))
     if FAULT.get() == "labels_lost":
-        labels_BL = F.pad(labels_BL[:, :-1], (0, 1), value=IGNORED)
+        own_BS = F.pad(batch["labels"], (0, labels_BS.shape[1]), value=IGNORED)
+        labels_BL = F.pad(own_BS[:, mine_L[1:]], (0, 1), value=IGNORED)
     if FAULT.get() == "positions_restarted":
         positions_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device).expand_as(ids_BL)
     return ids_BL, positions_BL, labels_BL, real_BS
+
+
+def cut(batch: Batch, group: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return this rank's ids, positions and labels, and the mask of whole rows."""
+    n = group.size()
+    return held(batch, n, columns_of(batch, n).chunk(n)[group.rank()])
+
+
+def columns_of(batch: Batch, pieces: int) -> Tensor:
+    """Return the columns of a batch that is padded to so many equal pieces."""
+    width = batch["input_ids"].shape[1]
+    return torch.arange(width + -width % pieces, device=batch["input_ids"].device)
 
 
 def total(logits_BLV: Tensor, labels_BL: Tensor) -> Tensor:
@@ -225,8 +237,7 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
     """Rank r holds chunks r and 2n - 1 - r, and keys go around."""
     group = mesh["sp"].get_group()
     n, r = group.size(), group.rank()
-    ids_BS, positions_BS, labels_BS, real_BS = padded(batch, 2 * n)
-    chunks = torch.arange(ids_BS.shape[1], device=ids_BS.device).chunk(2 * n)
+    chunks = columns_of(batch, 2 * n).chunk(2 * n)
     places = [torch.cat((chunks[rank], chunks[-1 - rank])) for rank in range(n)]
     mine_L = places[r]
 
@@ -240,9 +251,15 @@ def ring_with_zigzag(model: Any, batch: Batch, mesh: DeviceMesh) -> Tensor:
         return causal(q, k, v, real_BS, mine_L)
 
     use(model, attend)
-    logits_BLV = model(ids_BS[:, mine_L], positions_BS[:, mine_L], real_BS)
-    labels_BL = labels_BS[:, mine_L]
-    share = total(logits_BLV, labels_BL) / summed((labels_BL != IGNORED).sum()).clamp(min=1)
+    ids_BL, positions_BL, labels_BL, real_BS = held(batch, 2 * n, mine_L)
+    if FAULT.get() == "positions_of_ranks":
+        positions_BL = (r * len(mine_L) + torch.arange(len(mine_L))).expand_as(ids_BL)
+    logits_BLV = model(ids_BL, positions_BL, real_BS)
+    own_count = (labels_BL != IGNORED).sum()
+    count = summed(own_count)
+    if FAULT.get() == "averaged_by_rank":
+        count = own_count * dist.get_world_size()
+    share = total(logits_BLV, labels_BL) / count.clamp(min=1)
     share.backward()
     sum_gradients(model)
     return summed(share)

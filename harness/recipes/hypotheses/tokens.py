@@ -12,14 +12,18 @@ from torch.nn import functional as F
 from harness.case import Case
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.hypothesis import (
+    DEALT,
     LAYOUTS,
     Hypothesis,
     Layout,
+    by_dealt_columns,
     columns_of,
     evenly_widened,
     is_edge,
+    pieces_of,
     places_of,
     shard_of_stream,
+    widened,
 )
 
 
@@ -32,6 +36,11 @@ def of_labels() -> list[Hypothesis]:
                 partial(_edges_lost, shards=shards),
             )
             for layout, shards in LAYOUTS.items()
+        ),
+        Hypothesis(
+            "label-lost-at-edge",
+            f"labels are shifted inside each shard of {DEALT}, from piece to piece",
+            _shifted_when_dealt,
         ),
         Hypothesis(
             "label-rolled-locally",
@@ -71,6 +80,18 @@ def _edges_lost(batch: Batch, case: Case, *, shards: Layout) -> Batch:
     return {"labels": batch["labels"].masked_fill(is_edge(shards(batch, case)), IGNORED)}
 
 
+def _shifted_when_dealt(batch: Batch, case: Case) -> Batch:
+    """Give the end of a rank's first piece the label of its second, and the end of that none."""
+    pieces = 2 * case.sp
+    wide = widened(batch, -(-batch["input_ids"].shape[1] // pieces) * pieces)
+    right_BS, width = wide["labels"], wide["labels"].shape[1] // pieces
+    labels_BS = right_BS.clone()
+    for piece in range(pieces - 1):
+        behind_B, next_piece = labels_BS[:, (piece + 1) * width], pieces - 1 - piece
+        behind_B[:] = right_BS[:, next_piece * width] if next_piece > piece else IGNORED
+    return wide | {"labels": labels_BS}
+
+
 def _rolled_in_shards(batch: Batch, case: Case) -> Batch:
     wide = evenly_widened(batch, case, more=1)
     labels_BS = wide["labels"].clone()
@@ -103,6 +124,16 @@ def of_positions() -> list[Hypothesis]:
     def restarted_in_stream(batch: Batch, case: Case) -> Batch:
         return {"position_ids": places_of(batch) % shard_of_stream(batch, case)}
 
+    def restarted_when_dealt(batch: Batch, case: Case) -> Batch:
+        piece_S, width = pieces_of(batch, case)
+        place_S = torch.where(piece_S < case.sp, 0, width) + columns_of(batch) % width
+        return {"position_ids": place_S.expand_as(batch["input_ids"])}
+
+    def in_order_of_ranks(batch: Batch, case: Case) -> Batch:
+        _, width = pieces_of(batch, case)
+        before_BS = 2 * width * by_dealt_columns(batch, case)
+        return {"position_ids": before_BS + restarted_when_dealt(batch, case)["position_ids"]}
+
     def run_on(batch: Batch, _case: Case) -> Batch:
         return {"position_ids": places_of(batch)}
 
@@ -118,6 +149,8 @@ def of_positions() -> list[Hypothesis]:
                 "begin again in each shard of the stream",
                 restarted_in_stream,
             ),
+            ("positions-restarted", f"begin again in each shard of {DEALT}", restarted_when_dealt),
+            ("positions-wrong", f"of {DEALT} go on from rank to rank", in_order_of_ranks),
             ("positions-run-on", "go on from row to row", run_on),
             ("positions-wrong", "count padding", with_padding),
         )

@@ -26,8 +26,8 @@ STYLES = (
     "compiled",
     "with_lora",
 )
-# These cut rows in a way of their own.
-FAULTY = [s for s in STYLES if s not in ("ring_with_zigzag", "with_context_parallel")]
+# Torch cuts rows for this one.
+FAULTY = [style for style in STYLES if style != "with_context_parallel"]
 # Seconds for a case: on a busy machine a model takes long to compile.
 COMPILING = 120.0
 # This one computes parts of attention in fp32 whatever it is asked for.
@@ -76,6 +76,26 @@ def test_a_fault_is_found_and_named_in_any_style(
         assert failure.measured.first is not None
         assert failure.measured.first.key == "places"
     assert diagnosed(failure, pool).inquiry.called == FAULTS[fault]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "anomaly", "how"),
+    [
+        ("positions_of_ranks", "positions-wrong", "go on from rank to rank"),
+        ("averaged_by_rank", "denominator-per-rank", "is computed alone, then averaged"),
+    ],
+)
+def test_a_fault_of_columns_that_are_dealt_from_either_end_is_named(
+    fault: str, anomaly: str, how: str, pool: RankPool
+) -> None:
+    wrong = named(f"ring_with_zigzag__{fault}")
+    comparisons = evaluate_all(((case, wrong) for case in drawn("", 20)), pool)
+    failure = next(seen for seen in comparisons if seen.verdict.failed)
+    inquiry = diagnosed(failure, pool).inquiry
+    assert inquiry.called == anomaly
+    first = inquiry.looks[0]
+    assert f"columns dealt from either end {how}" in f"{first.why} {first.how}"
 
 
 @pytest.mark.slow
