@@ -9,11 +9,12 @@ import torch
 from nemo_automodel.components.datasets.utils import default_collater, neat_packed_collater
 from torch import Tensor
 
-from harness.candidates.published.nemo_automodel.recipe import NUMBERS, Batch
+from harness.candidates.published.nemo_automodel.released import NUMBERS, Batch
 from harness.candidates.published.wiring import limits
 from harness.candidates.published.wiring.packages import folder, lifted
 from harness.candidates.published.wiring.rows import IGNORED, Padded, shifted
 from harness.case import Case
+from harness.recipes.batch import Batch as Table
 
 pack = lifted(
     folder("nemo_automodel.components.datasets.llm") / "neat_packing.py",
@@ -34,6 +35,23 @@ def padded(case: Case, rows: Padded) -> Batch:
     samples[0]["___PAD_TOKEN_IDS___"] = {"input_ids": case.pad_id, "labels": IGNORED, NUMBERS: 0}
     collated: Batch = default_collater(samples)
     return {key: value.to(rows.ids_BS.device) for key, value in collated.items()}
+
+
+def of_step(batch: Table, pad_id: int = 0) -> Batch:
+    """Return rows of a recipe's batch as the library's collater has them, padded behind."""
+    labels_BS = shifted(batch["labels"])
+    samples = [
+        {
+            "input_ids": batch["input_ids"][b][real_S].tolist(),
+            "labels": labels_BS[b][real_S].tolist(),
+            "attention_mask": [1] * int(real_S.sum()),
+        }
+        for b in batch["row"].argsort().tolist()
+        for real_S in [batch["attention_mask"][b].bool()]
+    ]
+    samples[0]["___PAD_TOKEN_IDS___"] = {"input_ids": pad_id, "labels": IGNORED}
+    collated: Batch = default_collater(samples)
+    return {key: value.to(labels_BS.device) for key, value in collated.items()}
 
 
 def packed(case: Case, rows: Padded) -> Batch:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from nemo_automodel.components.loss.chunked_ce import ChunkedCrossEntropy
 from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
 from torch import nn
 
@@ -11,6 +11,8 @@ from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.nemo_automodel import batches, owned
+from harness.candidates.published.nemo_automodel.distillation import LOSSES, distilled
+from harness.candidates.published.nemo_automodel.experts import balanced
 from harness.candidates.published.nemo_automodel.mesh import Mesh, mesh
 from harness.candidates.published.nemo_automodel.model import (
     EmittingModel,
@@ -20,15 +22,23 @@ from harness.candidates.published.nemo_automodel.model import (
     sharded,
 )
 from harness.candidates.published.nemo_automodel.recipe import (
-    Batch,
     recipe,
     trained_loss,
     validated_loss,
 )
+from harness.candidates.published.nemo_automodel.recipes import RECIPES
+from harness.candidates.published.nemo_automodel.released import (
+    DISTILLING,
+    DISTILLING_IMAGES,
+    Batch,
+)
+from harness.candidates.published.nemo_automodel.settings import ENGINE, OF_DISTILLING
 from harness.candidates.published.wiring import ring_on_cpu
 from harness.candidates.published.wiring.gradients import emit_gradients, silent, steps
 from harness.candidates.published.wiring.rows import Padded, micro_batches
 from harness.case import Case
+from harness.case.settings import Settings
+from harness.recipes import step as recipe_step
 
 ring_on_cpu.install()
 
@@ -49,7 +59,7 @@ def step(
 ) -> None:
     """Run every step of the case; `prepare` gives the model its own way to cut a batch."""
     axes = mesh(case, rank, hybrid=hybrid)
-    model = sharded(built(case, rank, own=own), case, axes)
+    model = sharded(built(case, rank, own=own), axes, checkpoint=case.checkpoint)
     attach_ring(model, axes, compiled=compiled)
     # A linear loss needs only the last logits; a model that cuts embeddings has all ids.
     hidden = () if loss is MaskedCrossEntropy else ("logits",)
@@ -58,7 +68,7 @@ def step(
     if prepare is not None:
         prepare(model, axes)
     named_parameters = parameters(model, case)
-    released = recipe(rank, model, emitting.loss(loss()), axes, case.pad_id, defer=defer)
+    released = recipe(rank.device, model, emitting.loss(loss()), axes, case.pad_id, defer=defer)
 
     def batches_of_step() -> list[Batch]:
         return [collate(case, rows) for rows in micro_batches(case, rank)]
@@ -83,8 +93,12 @@ def with_flash(case: Case, rank: Rank, emit: Emit, *, exchange: str) -> None:
         flash.must_have_run()
 
 
-# Three tokens at a time, so that there are several chunks.
-chunked = partial(ChunkedCrossEntropy, chunk_len=3, compile=False)
+def taking(key: str, of: Callable[..., Any], settings: Settings) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    return recipe_step(RECIPES[key], micro_batches=True, settings=settings)(of).run
+
+
+chunked = LOSSES["chunked"]
 dense = partial(owned.packed, kernel="dense", exchange="allgather")
 
 STEPS: dict[str, Step] = {
@@ -99,4 +113,7 @@ STEPS: dict[str, Step] = {
     "packed-flash": partial(with_flash, exchange="allgather"),
     "packed-halo": partial(with_flash, exchange="halo"),
     "packed-a2a": partial(with_flash, exchange="a2a"),
+    "kd": taking("kd", partial(distilled, released=DISTILLING), OF_DISTILLING),
+    "kd-vlm": taking("kd-vlm", partial(distilled, released=DISTILLING_IMAGES), OF_DISTILLING),
+    "balanced": taking("balanced", balanced, ENGINE),
 }

@@ -1,9 +1,24 @@
 """Cases that each entry refuses."""
 
+from functools import partial
+
 from harness.candidates.published.library import Limit
+from harness.candidates.published.nemo_automodel.settings import (
+    BALANCED,
+    DISTILLED,
+    ENGINE,
+    OF_DISTILLING,
+)
 from harness.candidates.published.wiring.averages import other_average, whole
-from harness.candidates.published.wiring.limits import dealt, first, transformers
+from harness.candidates.published.wiring.limits import (
+    OF_RECIPES,
+    dealt,
+    first,
+    transformers,
+    within,
+)
 from harness.case import Case
+from harness.case.settings import as_limits
 
 
 def counted(case: Case) -> str | None:
@@ -29,10 +44,32 @@ def packed(case: Case) -> str | None:
     )
 
 
+def beyond(case: Case, stated: str) -> str | None:
+    """Refuse what no entry with a recipe runs."""
+    return within(case, stated) or first(
+        len(case.rows) // case.dp < case.micro_batches
+        and "micro: a replica has fewer rows than micro-batches"
+    )
+
+
+# The recipes make micro-batches themselves.
+OF_STEPS = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
+OF_ENTRIES = {
+    **dict.fromkeys(
+        ("kd", "kd-vlm"), f"{OF_STEPS} {as_limits(DISTILLED)} {as_limits(OF_DISTILLING)}"
+    ),
+    # The library refuses tied heads for models of experts.
+    "balanced": f"{OF_STEPS} tied=0 {as_limits(BALANCED)} {as_limits(ENGINE)}",
+}
 RINGS = ("masked", "masked-hf", "chunked", "chunked-hsdp", "compiled", "embedded", "validation")
 PACKED = ("packed", "packed-flash", "packed-halo", "packed-a2a")
-LIMITS: dict[str, Limit] = {**dict.fromkeys(RINGS, counted), **dict.fromkeys(PACKED, packed)}
+LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(RINGS, counted),
+    **dict.fromkeys(PACKED, packed),
+    **{key: partial(beyond, stated=stated) for key, stated in OF_ENTRIES.items()},
+}
 STATED = {
     **dict.fromkeys(RINGS, "dtype=fp32"),
     **dict.fromkeys(PACKED, "dtype=fp32 window=none"),
+    **OF_ENTRIES,
 }

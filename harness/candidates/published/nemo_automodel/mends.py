@@ -4,8 +4,9 @@ Legend: B rows, S tokens of all ranks, padded as by the library.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -64,4 +65,61 @@ def masked() -> Iterator[None]:
         yield
 
 
-MENDS: dict[str, Mend] = {"window-dropped": masked, "left-padding-attended": masked}
+def labels_with_the_batch() -> AbstractContextManager[Any]:
+    """While this lasts, labels of distillation are cut with the batch, and taken out after."""
+    from harness.candidates.published.nemo_automodel import released
+
+    def around(sharder: Call) -> Call:
+        @wraps(sharder)
+        def resolve(model: Any, mesh: Any, batch: Any, **options: Any) -> Any:
+            labels = options.pop("loss_mask", None)
+            resolved = sharder(model, mesh, batch, **options)
+            return (
+                resolved
+                if labels is None
+                else SimpleNamespace(shard=partial(shard, resolved, labels))
+            )
+
+        return resolve
+
+    def shard(resolved: Any, labels: Tensor, batch: dict[str, Any]) -> Any:
+        entered, batch = resolved.shard(batch | {"labels": labels})
+        cut = batch.pop("labels")
+
+        @contextmanager
+        def context() -> Iterator[None]:
+            with entered():
+                # The step goes on with the tensor that it took out of the batch.
+                labels.set_(cut)  # type: ignore[no-untyped-call]
+                yield
+
+        return context, batch
+
+    return wrapped(released, "sharder", around)
+
+
+def balanced_over_ranks() -> AbstractContextManager[Any]:
+    """While this lasts, models of experts have the mesh over which to sum what they balance."""
+    from nemo_automodel.components.moe.layers import MoE
+
+    from harness.candidates.published.nemo_automodel import trained
+
+    def around(attach: Call) -> Call:
+        @wraps(attach)
+        def with_mesh(model: Any, axes: Any, **options: Any) -> None:
+            attach(model, axes, **options)
+            for module in model.modules():
+                if isinstance(module, MoE) and axes["cp"].size() > 1:
+                    module.cp_mesh = axes["cp"]
+
+        return with_mesh
+
+    return wrapped(trained, "attach_ring", around)
+
+
+MENDS: dict[str, Mend] = {
+    "window-dropped": masked,
+    "left-padding-attended": masked,
+    "kd-takes-labels-out": labels_with_the_batch,
+    "balance-of-each-shard": balanced_over_ranks,
+}

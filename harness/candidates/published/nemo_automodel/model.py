@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.nemo_automodel.mesh import Mesh
-from harness.candidates.published.nemo_automodel.recipe import NUMBERS
+from harness.candidates.published.nemo_automodel.released import NUMBERS
 from harness.candidates.published.wiring.emitting import emit_inputs, emit_losses, without
 from harness.candidates.published.wiring.gradients import silent
 from harness.case import Case
@@ -54,13 +54,15 @@ def built(case: Case, rank: Rank, *, own: bool) -> nn.Module:
     return loaded
 
 
-def sharded(model: Any, case: Case, mesh: Mesh) -> nn.Module:
+def sharded(
+    model: Any, mesh: Mesh, *, checkpoint: bool, dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """Wrap the model in FSDP2 and activation checkpointing, as `parallelize_model` does."""
     context: Any = SimpleNamespace(
         strategy_config=FSDP2Config(
-            mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+            mp_policy=MixedPrecisionPolicy(reduce_dtype=dtype, cast_forward_inputs=False)
         ),
-        activation_checkpointing=case.checkpoint,
+        activation_checkpointing=checkpoint,
         reapply_trainability=None,
         device_mesh=mesh,
     )

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.nemo_automodel.mesh import Mesh
-from harness.candidates.published.nemo_automodel.recipe import NUMBERS, Batch
+from harness.candidates.published.nemo_automodel.released import NUMBERS, Batch
 from harness.candidates.published.wiring.stand_ins import Replacing
 
 
