@@ -68,7 +68,9 @@ def gradient(ranks, index, mesh):
 
 
 def rank(index, port, results):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+    )
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
     expected, got = gradient(1, 0, mesh), gradient(2, index, mesh)
     if index == 0:

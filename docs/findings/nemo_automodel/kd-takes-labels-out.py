@@ -67,7 +67,9 @@ def released_step():
         before, _, after = source.rpartition(f"{out}        # KD has not")
         source = before + "        # KD has not" + after.replace(cut, cut + out, 1)
     classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    method = next(x for x in next(classes).body if getattr(x, "name", "") == "_forward_backward_step")
+    method = next(
+        x for x in next(classes).body if getattr(x, "name", "") == "_forward_backward_step"
+    )
     names = {
         **vars(losses),
         "ContextParallelSharder": ContextParallelSharder,
@@ -112,7 +114,9 @@ def loss(mesh):
 
 
 def rank(index, port, results):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+    )
     ring.custom_ops.update({FORWARD.default: forward})
     expected = loss(None)
     try:
