@@ -9,11 +9,16 @@ from datasets import Dataset
 from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.axolotl import batches, library
+from harness.candidates.published.axolotl.recipes import RECIPES
+from harness.candidates.published.axolotl.reinforced import ebft
+from harness.candidates.published.axolotl.settings import CUTS
+from harness.candidates.published.axolotl.stepwise import process_reward
 from harness.candidates.published.axolotl.training import Emitting, config, sharing
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
 from harness.candidates.published.wiring import trainer
 from harness.case import Case
+from harness.recipes import step as recipe_step
 
 FLASH, SDPA = "flash_attention_2", "sdpa"
 
@@ -30,7 +35,14 @@ def step(
     **options: Any,
 ) -> None:
     """Run one training; `options` are those of `context_parallel`."""
-    written = config(case, attention, packed=packed, flattened=flattened, options=options)
+    written = config(
+        case.sp,
+        attention,
+        options,
+        sample_packing=packed,
+        batch_flattening=flattened,
+        gradient_accumulation_steps=case.micro_batches,
+    )
     with trainer.several_ranks(case.ranks):
         released = trainer.emitting(library.Trainer, Emitting)(
             huggingface.build(case, rank.device, attention),
@@ -68,4 +80,6 @@ STEPS: dict[str, Step] = {
     "padded-ring-gather": partial(PADDED, backend="ring", load_balance="none"),
     "padded-ring-alltoall": partial(PADDED, backend="ring", rotate_method="alltoall"),
     "padded-ring-distflash": partial(PADDED, backend="ring", load_balance="distflash"),
+    "process-reward": recipe_step(RECIPES["process-reward"], settings=CUTS)(process_reward).run,
+    "ebft": recipe_step(RECIPES["ebft"])(ebft).run,
 }

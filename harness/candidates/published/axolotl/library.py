@@ -24,6 +24,12 @@ collators = import_module("axolotl.utils.collators")
 context_parallel = import_module("axolotl.integrations.context_parallel.plugin")
 arguments = import_module("axolotl.integrations.context_parallel.args")
 meshes = import_module("axolotl.integrations.context_parallel.mesh")
+training_arguments = import_module("axolotl.core.training_args")
+rewards = import_module("axolotl.core.trainers.trl")
+ebft = import_module("axolotl.core.trainers.ebft.trainer")
+ebft_arguments = import_module("axolotl.core.trainers.ebft.args")
+grpo = import_module("trl.trainer.grpo_trainer")
+enums = import_module("axolotl.utils.schemas.enums")
 
 # In these modules rings call flash-attn only for tensors on a GPU.
 for _name in ("p2p_attn", "loop", "zigzag", "distflash"):

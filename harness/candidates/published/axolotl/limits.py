@@ -1,9 +1,12 @@
 """Cases that each entry refuses."""
 
+from harness.candidates.published.axolotl import settings
 from harness.candidates.published.library import Limit
 from harness.candidates.published.wiring import averages, limits
 from harness.candidates.published.wiring.averages import other_average
+from harness.candidates.published.wiring.limits import OF_RECIPES
 from harness.case import Case
+from harness.case.settings import as_limits
 from harness.case.stated import ALL_RANKS
 
 
@@ -11,14 +14,18 @@ def packed(case: Case) -> str | None:
     """Refuse losses other than the mean of the means of replicas, and means of nothing."""
     return (
         limits.transformers(case)
-        or limits.first(
-            any(
-                not any(case.rows[row].supervised() for row in rows)
-                for rows in averages.replicas(case)
-            )
-            and "a replica without targets: it divides by their number, on one rank too"
-        )
+        or nothing_to_average(case)
         or other_average(case, averages.replicas, "it averages over the tokens of a replica")
+    )
+
+
+def nothing_to_average(case: Case) -> str | None:
+    return limits.first(
+        any(
+            not any(case.rows[row].supervised() for row in rows)
+            for rows in averages.replicas(case)
+        )
+        and "a replica without targets: it divides by their number, on one rank too"
     )
 
 
@@ -49,6 +56,40 @@ def both(one: Limit, other: Limit) -> Limit:
     return lambda case: one(case) or other(case)
 
 
+# Ulysses, sdpa and the losses of both compute in any dtype.
+OF_ALL = f"{OF_RECIPES.replace('dtype=fp32', 'dtype=fp64,fp32')} kernel=sdpa"
+OF_PROCESS_REWARD = f"{OF_ALL} tied=0 {as_limits(settings.FAMILIES)} {as_limits(settings.CUTS)}"
+OF_EBFT = f"{OF_ALL} {as_limits(settings.EBFT)}"
+
+
+def of_trainer(case: Case, stated: str) -> str | None:
+    """Refuse what no step of a recipe can run."""
+    return (
+        limits.within(case, stated)
+        or heads_for_each_rank(case)
+        or limits.first(
+            limits.any_is_padded_on_the_left(case)
+            and "side=left: it refuses masks that are not padded on the right"
+        )
+    )
+
+
+def process_reward(case: Case) -> str | None:
+    """Refuse means of nothing as well."""
+    return of_trainer(case, OF_PROCESS_REWARD) or nothing_to_average(case)
+
+
+def ebft(case: Case) -> str | None:
+    """Refuse what is no pairs of answers to a prompt of one token."""
+    return (
+        of_trainer(case, OF_EBFT)
+        or limits.whole_pairs(case)
+        or limits.first(
+            any(len(row) == 1 for row in case.rows) and "a row of one token: an empty answer"
+        )
+    )
+
+
 LIMITS: dict[str, Limit] = {
     "packed": packed,
     "packed-unpadded": packed,
@@ -66,4 +107,9 @@ LIMITS: dict[str, Limit] = {
     "padded-ring-alltoall": both(padded, without_window),
     "padded-ring-distflash": both(padded, without_window),
 }
-STATED = dict.fromkeys(LIMITS, f"dtype=fp32 {ALL_RANKS}")
+STATED = {
+    **dict.fromkeys(LIMITS, f"dtype=fp32 {ALL_RANKS}"),
+    "process-reward": f"{OF_PROCESS_REWARD}",
+    "ebft": OF_EBFT,
+}
+LIMITS |= {"process-reward": process_reward, "ebft": ebft}

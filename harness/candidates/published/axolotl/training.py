@@ -50,18 +50,16 @@ class Emitting(EmittingTrainer):
         return args, kwargs
 
 
-def config(case: Case, attention: str, *, packed: bool, flattened: bool, options: Any) -> Any:
-    """Return what the plugin reads of a configuration."""
-    written = {"context_parallel_size": case.sp, "context_parallel": options}
+def config(sp: int, attention: str, options: Any, **more: Any) -> Any:
+    """Return what the plugin reads of a configuration; `options` are those of its own block."""
+    written = {"context_parallel_size": sp, "context_parallel": options}
     return library.Config(
         # What a user writes is checked and completed as by the released schema.
         **library.arguments.ContextParallelArgs.model_validate(written).model_dump(),
-        context_parallel_size=case.sp,
+        context_parallel_size=sp,
         attn_implementation=attention,
-        sample_packing=packed,
-        batch_flattening=flattened,
         micro_batch_size=1,
-        gradient_accumulation_steps=case.micro_batches,
+        **more,
     )
 
 
