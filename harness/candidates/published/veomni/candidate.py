@@ -4,6 +4,8 @@ Legend: B one row, L tokens of this rank, S tokens of the stream, N heads, C kv 
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from torch import Tensor
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
+from harness.candidates.published.veomni.recipes import RECIPES
+from harness.candidates.published.veomni.settings import SUPERVISED, TRAINING
 from harness.candidates.published.wiring.decoder import (
     Part,
     local_mean,
@@ -28,7 +32,17 @@ from harness.candidates.published.wiring.rows import (
     shifted,
 )
 from harness.case import Case
+from harness.case.settings import Settings
+from harness.recipes import step as recipe_step
 from harness.reference.decoder import Attend, Decoder
+
+try:
+    from harness.candidates.published.veomni import preferences, supervised
+except ImportError:
+    # Older releases have no such trainers, or other packages below them.
+    HAS_TRAINERS = False
+else:
+    HAS_TRAINERS = True
 
 bare_packages(
     "veomni",
@@ -170,4 +184,17 @@ def attention(case: Case, data: dict[str, Tensor]) -> Attend:
     return attend
 
 
+def taking(key: str, of: Callable[..., Any], settings: Settings) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    return recipe_step(RECIPES[key], micro_batches=True, settings=settings)(of).run
+
+
 STEPS: dict[str, Step] = {"ulysses": ulysses, "gather": gather}
+if HAS_TRAINERS:
+    STEPS |= {
+        "dpo": taking("dpo", preferences.dpo, TRAINING),
+        "sft": taking("sft", supervised.supervised, SUPERVISED),
+        "sft-balanced": taking(
+            "sft-balanced", partial(supervised.supervised, is_balanced=True), SUPERVISED
+        ),
+    }
