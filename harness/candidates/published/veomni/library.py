@@ -26,6 +26,7 @@ with absent(*ABSENT):
     texts: Any = import_module("veomni.trainer.text_trainer")
     arguments: Any = import_module("veomni.arguments.arguments_types")
     parallel_state: Any = import_module("veomni.distributed.parallel_state")
+    sharing: Any = import_module("veomni.distributed.sequence_parallel")
     wrapping: Any = import_module("veomni.distributed.torch_parallelize")
     traces: Any = import_module("veomni.trainer.callbacks.trace_callback")
 

@@ -81,6 +81,16 @@ def texts(case: Case, stated: str) -> str | None:
     )
 
 
+def balanced(case: Case) -> str | None:
+    """Refuse what its balance of experts counts on one rank too, and where it raises."""
+    return texts(case, OF_BALANCED) or first(
+        ("pad_to_length", "true") in case.settings
+        and "pad_to_length: padding counts as tokens, on one rank too",
+        case.layers % case.sp != 0
+        and "layers: its ranks must divide them, else the sizes of mask and experts differ",
+    )
+
+
 # The trainers make micro-batches themselves.
 _OF_TRAINERS = OF_RECIPES.replace("dtype=fp32", "dtype=fp64,fp32").replace(" micro=1", "")
 OF_PAIRS = f"{_OF_TRAINERS} micro=1 {as_limits(DPO | TRAINING)}"
@@ -91,7 +101,7 @@ LIMITS: dict[str, Limit] = {
     "gather": gathered,
     "dpo": partial(pairs, stated=OF_PAIRS),
     "sft": partial(texts, stated=OF_TEXTS),
-    "sft-balanced": partial(texts, stated=OF_BALANCED),
+    "sft-balanced": balanced,
 }
 STATED = dict.fromkeys(("ulysses", "gather"), ALL_RANKS) | {
     "dpo": OF_PAIRS,
