@@ -1,10 +1,10 @@
-"""PPOValueLoss with ulysses_size > 1 trains on numbers of other tokens, because
-gather_loss_tensors gathers neither values nor their labels
+"""PPOValueLoss with ulysses_size > 1 compares each value with the old value and return of another
+token, because gather_loss_tensors does not gather values
 
 twinkle-kit 0.5.1. Each rank is left with its part of the values and labels. old_values and
-returns are lists with a number for each answer of a row. Where that are at least as many as a
-rank has tokens, GRPOLoss._pad_and_align_to_batch takes them for numbers of all tokens, and cuts
-them. With --control one rank has the whole row.
+returns are lists with a number for each response token of a row. Where they are at least as many
+as a rank has tokens, GRPOLoss._pad_and_align_to_batch takes them for numbers of all tokens, and
+cuts them. With --control one rank has the whole row.
 
 Run: python value-loss-not-gathered.py [--control] (two processes on the CPU; no GPU).
 """
@@ -22,7 +22,7 @@ SIZE = 1 if "--control" in sys.argv else 2
 # One row of 8 tokens: six predict an answer, three of them on each of two ranks.
 LABELS = torch.tensor([[-100, 3, 1, 2, 5, 1, 4, -100]])
 VALUES = torch.arange(8.0)[None] / 10
-# A number for each answer.
+# A number for each response token.
 GIVEN = {
     "old_values": [[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]],
     "returns": [[1.0, 0.0, 2.0, 0.0, 3.0, 0.0]],

@@ -1,5 +1,5 @@
-"""PPOValueLoss with ulysses_size > 1 trains on numbers of other tokens, because
-gather_loss_tensors gathers neither values nor their labels
+"""PPOValueLoss with ulysses_size > 1 compares each value with the old value and return of another
+token, because gather_loss_tensors does not gather values
 
 twinkle-kit 0.5.1. With --control ulysses_size is 1, and each rank has the whole row.
 Run: torchrun --nproc-per-node 2 value-loss-not-gathered.py

@@ -56,22 +56,15 @@ def both(one: Limit, other: Limit) -> Limit:
     return lambda case: one(case) or other(case)
 
 
-# Ulysses, sdpa and the losses of both compute in any dtype.
-OF_ALL = f"{OF_RECIPES.replace('dtype=fp32', 'dtype=fp64,fp32')} kernel=sdpa"
+# Ulysses, sdpa and the losses of both compute in any dtype. Masks padded on the left are refused.
+OF_ALL = f"{OF_RECIPES.replace('dtype=fp32', 'dtype=fp64,fp32')} kernel=sdpa side=right"
 OF_PROCESS_REWARD = f"{OF_ALL} tied=0 {as_limits(settings.FAMILIES)} {as_limits(settings.CUTS)}"
-OF_EBFT = f"{OF_ALL} {as_limits(settings.EBFT)}"
+OF_EBFT = f"{OF_ALL} group=2 {as_limits(settings.EBFT)}"
 
 
 def of_trainer(case: Case, stated: str) -> str | None:
     """Refuse what no step of a recipe can run."""
-    return (
-        limits.within(case, stated)
-        or heads_for_each_rank(case)
-        or limits.first(
-            limits.any_is_padded_on_the_left(case)
-            and "side=left: it refuses masks that are not padded on the right"
-        )
-    )
+    return limits.within(case, stated) or heads_for_each_rank(case)
 
 
 def process_reward(case: Case) -> str | None:
@@ -81,12 +74,8 @@ def process_reward(case: Case) -> str | None:
 
 def ebft(case: Case) -> str | None:
     """Refuse what is no pairs of answers to a prompt of one token."""
-    return (
-        of_trainer(case, OF_EBFT)
-        or limits.whole_pairs(case)
-        or limits.first(
-            any(len(row) == 1 for row in case.rows) and "a row of one token: an empty answer"
-        )
+    return of_trainer(case, OF_EBFT) or limits.first(
+        any(len(row) == 1 for row in case.rows) and "a row of one token: an empty answer"
     )
 
 

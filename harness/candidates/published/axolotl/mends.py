@@ -54,7 +54,7 @@ def the_same_rows() -> AbstractContextManager[Any]:
     released = grpo_trainer.shuffle_sequence_dict
 
     def shuffle(batch: dict[str, Any]) -> dict[str, Any]:
-        shuffled = released(batch)
+        shuffled: dict[str, Any] = released(batch)
         broadcast_batch(shuffled, get_ring_attn_group())
         return shuffled
 

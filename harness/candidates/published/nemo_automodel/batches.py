@@ -40,7 +40,7 @@ def padded(case: Case, rows: Padded) -> Batch:
 def of_step(batch: Table, pad_id: int = 0) -> Batch:
     """Return rows of a recipe's batch as the library's collater has them, padded behind."""
     labels_BS = shifted(batch["labels"])
-    samples = [
+    samples: list[dict[str, Any]] = [
         {
             "input_ids": batch["input_ids"][b][real_S].tolist(),
             "labels": labels_BS[b][real_S].tolist(),

@@ -90,7 +90,7 @@ def labels_with_the_batch() -> AbstractContextManager[Any]:
         def context() -> Iterator[None]:
             with entered():
                 # The step goes on with the tensor that it took out of the batch.
-                labels.set_(cut)  # type: ignore[no-untyped-call]
+                labels.set_(cut)
                 yield
 
         return context, batch

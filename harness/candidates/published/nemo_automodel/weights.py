@@ -39,16 +39,18 @@ def own(model: Any) -> nn.Module:
     )
     # A model of experts asks for a GPU where it is built.
     with patch.object(torch.cuda, "current_device", lambda: 0):
-        loaded: nn.Module = module.ModelClass(config, backend=backend)
+        loaded: Any = module.ModelClass(config, backend=backend)
     rotation = loaded.model.rotary_emb
     if isinstance(getattr(rotation, "device", None), torch.device):
         rotation.device = model.device
     if config.tie_word_embeddings:
-        loaded.tie_weights()  # type: ignore[operator]
+        loaded.tie_weights()
     for parameter, theirs, is_turned in _pairs(loaded, model):
         parameter.data = theirs.data.mT.contiguous() if is_turned else theirs.data.clone()
     _echo(loaded, model)
-    return loaded.train(model.training)
+    loaded.train(model.training)
+    own_model: nn.Module = loaded
+    return own_model
 
 
 def give_gradients(loaded: nn.Module, model: nn.Module) -> None:

@@ -36,17 +36,6 @@ from harness.case.settings import Settings
 from harness.recipes import step as recipe_step
 from harness.reference.decoder import Attend, Decoder
 
-try:
-    from harness.candidates.published.veomni.preferences import dpo
-    from harness.candidates.published.veomni.supervised import supervised
-except ImportError:
-
-    def dpo(*_: Any, **__: Any) -> Any:
-        """Raise, because older releases have other trainers."""
-        raise NotImplementedError("trainers of this release are not wired")
-
-    supervised = dpo
-
 bare_packages(
     "veomni",
     "veomni.data",
@@ -185,6 +174,20 @@ def attention(case: Case, data: dict[str, Tensor]) -> Attend:
         return out
 
     return attend
+
+
+def dpo(*given: Any, **named: Any) -> Any:
+    """Take a step of a trainer that not every release has."""
+    from harness.candidates.published.veomni import preferences
+
+    return preferences.dpo(*given, **named)
+
+
+def supervised(*given: Any, **named: Any) -> Any:
+    """Take a step of a trainer that not every release has."""
+    from harness.candidates.published.veomni import supervised as trained
+
+    return trained.supervised(*given, **named)
 
 
 def taking(key: str, of: Callable[..., Any], settings: Settings) -> Step:

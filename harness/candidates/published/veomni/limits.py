@@ -47,15 +47,12 @@ def longer(case: Case) -> str | None:
 
 
 def pairs(case: Case, stated: str) -> str | None:
-    """Refuse what is no pairs of answers, as many in each micro-batch."""
+    """Refuse what is no pairs of answers, and settings that do not go together."""
     chosen = dict(case.settings)
     return (
         within(case, stated)
         or longer(case)
         or first(
-            len(case.rows) % (2 * case.dp * case.micro_batches) != 0
-            and "rows that are no pairs, as many in each micro-batch",
-            not all(row.supervised() for row in case.rows) and "a row without an answer",
             chosen.get("loss_type") == "ipo"
             and chosen.get("label_smoothing") != "0.0"
             and "label_smoothing: not of this loss",
@@ -94,8 +91,8 @@ def balanced(case: Case) -> str | None:
 # The trainers make micro-batches themselves.
 _OF_TRAINERS = OF_RECIPES.replace("dtype=fp32", "dtype=fp64,fp32").replace(" micro=1", "")
 # With a tied head tokens are nearly certain, and rounding of one row hides the other of a pair.
-OF_PAIRS = f"{_OF_TRAINERS} micro=1 tied=0 {as_limits(DPO | TRAINING)}"
-OF_TEXTS = f"{_OF_TRAINERS} {as_limits(FAMILIES | SUPERVISED)}"
+OF_PAIRS = f"{_OF_TRAINERS} micro=1 tied=0 group=2 targets=some {as_limits({**DPO, **TRAINING})}"
+OF_TEXTS = f"{_OF_TRAINERS} {as_limits({**FAMILIES, **SUPERVISED})}"
 OF_BALANCED = f"{_OF_TRAINERS} micro=1 dp=1 {as_limits(SUPERVISED)}"
 LIMITS: dict[str, Limit] = {
     "ulysses": trained,
