@@ -4,7 +4,9 @@ Legend: B one row, L tokens of this rank, S tokens of the stream, N heads, C kv 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -36,6 +38,9 @@ from harness.case.settings import Settings
 from harness.recipes import step as recipe_step
 from harness.reference.decoder import Attend, Decoder
 
+# Trainers need packages as they are, and not every release has these trainers.
+with suppress(ImportError):
+    import_module("harness.candidates.published.veomni.library")
 bare_packages(
     "veomni",
     "veomni.data",
