@@ -1,5 +1,5 @@
-"""rl: ebft with context_parallel_size N: gradients are 1/N, because gathered logits hand back one
-slice and FSDP2 averages over the ranks that share a sequence
+"""rl: ebft (mode: structured) with context_parallel_size N: gradients are 1/N, because gathered
+logits hand back one slice and FSDP2 averages over the ranks that share a sequence
 
 axolotl-ringmaster 0.2.7, as axolotl 0.21.0 pins it, two ranks over gloo, no GPU: a head under
 FSDP2, whose logits are gathered as for a trainer that asks for gathered outputs. With --control

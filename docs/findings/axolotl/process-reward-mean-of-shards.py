@@ -1,5 +1,5 @@
-"""process_reward_model with context_parallel_size > 1: each rank averages over the labels of its
-own shard, so that steps weigh differently, and less where a shard has none
+"""process_reward_model with context_parallel_size > 1 passes the check for losses without
+num_items_in_batch: each rank averages over the labels of its own shard
 
 axolotl 0.21.0 with axolotl-ringmaster 0.2.7 and transformers 5.20.1: one row on two shards, which
 follow each other in one process. Its model has no layers, so that a token sees no other; FSDP2's

@@ -1,5 +1,5 @@
-"""Knowledge distillation of language models with cp_size above 1 raises KeyError: 'labels' in its
-first step
+"""Knowledge distillation of language models with cp_size above 1 and pp_size 1 raises KeyError:
+'labels' in its first step
 
 nemo-automodel 0.7.0: the released _forward_backward_step on a small Llama and its teacher, as the
 first of two ranks that share a sequence runs it. With --control one rank has the whole sequence.

@@ -1,5 +1,5 @@
-"""Qwen3-MoE with ulysses_size > 1 and load_balancing_loss_implementation eager: each rank balances
-experts over its own shard of the sequence
+"""Qwen3-MoE with output_router_logits and ulysses_size > 1: load_balancing_loss_implementation
+eager balances experts over each rank's shard, and triton raises
 
 veomni 0.1.12. A small Qwen3-MoE with two layers and output_router_logits, and one packed row of
 eight tokens. As by the collator, each of two ranks gets half of the ids, and the mask of all
