@@ -7,6 +7,8 @@ import pytest
 
 from harness.candidates.published.areal import advantages as of_areal
 from harness.candidates.published.areal.settings import REWARDS
+from harness.candidates.published.openrlhf import formulas as of_openrlhf
+from harness.candidates.published.openrlhf import settings as openrlhf
 from harness.candidates.published.skyrl import formulas as of_skyrl
 from harness.candidates.published.skyrl.settings import POLICY, TEMPERED
 from harness.candidates.published.twinkle import formulas as of_twinkle
@@ -23,6 +25,9 @@ from harness.candidates.published.verl.settings import ACTOR, CRITIC
         (ACTOR["kl_loss_type"], of_verl.KLS),
         (ACTOR["loss_agg_mode"], of_verl.MEANS),
         (CRITIC["loss_agg_mode"], of_verl.MEANS),
+        (openrlhf.ACTOR["policy_loss_type"], of_openrlhf.RATIOS),
+        (openrlhf.ACTOR["loss_agg_mode"], of_openrlhf.MEANS),
+        (openrlhf.ACTOR["kl_loss"][1:], of_openrlhf.KLS),
         (POLICY["policy_loss_type"], of_skyrl.LOSSES),
         (POLICY["kl_estimator_type"], of_skyrl.KLS),
         (TEMPERED["loss_reduction"], of_skyrl.MEANS),

@@ -1,5 +1,6 @@
 """Steps of OpenRLHF's trainers, whose actor uses the rings of ring-flash-attn."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,12 +8,14 @@ from harness import huggingface
 from harness.candidates.protocol import Emit, Rank
 from harness.candidates.published.flash_stand_in import flash
 from harness.candidates.published.library import Step
-from harness.candidates.published.openrlhf import judged, library, ppo, sft
-from harness.candidates.published.openrlhf.recipes import RECIPES
+from harness.candidates.published.openrlhf import fitted, library, ppo, reinforced, sft
+from harness.candidates.published.openrlhf.recipes import OF_BALANCE, OF_MARGINS, RECIPES
+from harness.candidates.published.openrlhf.settings import REINFORCING, REWARDING, TRAINING
 from harness.candidates.published.openrlhf.strategy import FLASH, Engine, ring, strategy_of
 from harness.candidates.published.wiring.gradients import emit_gradients, steps
 from harness.candidates.published.wiring.rows import micro_batches
 from harness.case import Case
+from harness.case.settings import Settings
 from harness.recipes import step as recipe_step
 
 
@@ -23,7 +26,7 @@ def supervised(case: Case, rank: Rank, emit: Emit, *, stride: int = 1, mean: boo
     step(engine, strategy, sft.Trainer(engine, strategy, rank, mean=mean), emit)
 
 
-def reinforced(
+def acting(
     case: Case,
     rank: Rank,
     emit: Emit,
@@ -54,17 +57,26 @@ def step(engine: Engine, strategy: Any, trainer: Any, emit: Emit) -> None:
     emit_gradients(engine.named_weights, emit)
 
 
+def taking(key: str, of: Callable[..., Any], settings: Settings) -> Step:
+    """Return the step of an entry with a recipe, which gets its rows as micro-batches."""
+    return recipe_step(RECIPES[key], micro_batches=True, settings=settings)(of).run
+
+
 STEPS: dict[str, Step] = {
     "sft": supervised,
     "sft-loss-mean": partial(supervised, mean=True),
     "sft-stride": partial(supervised, stride=2),
-    "ppo": reinforced,
-    "ppo-gspo": partial(reinforced, policy_loss="gspo"),
-    "ppo-dynamic": partial(reinforced, dynamic=True),
-    "ppo-kl": partial(reinforced, kl=True),
-    "ppo-log": partial(reinforced, logs=True),
-    "reward": recipe_step(RECIPES["reward"])(judged.reward).run,
-    "dpo": recipe_step(RECIPES["dpo"])(judged.dpo).run,
-    "critic": recipe_step(RECIPES["critic"])(judged.critic).run,
-    "actor": recipe_step(RECIPES["actor"])(judged.actor).run,
+    "ppo": acting,
+    "ppo-gspo": partial(acting, policy_loss="gspo"),
+    "ppo-dynamic": partial(acting, dynamic=True),
+    "ppo-kl": partial(acting, kl=True),
+    "ppo-log": partial(acting, logs=True),
+    "sft-balanced": taking("sft-balanced", partial(fitted.supervised, **OF_BALANCE), TRAINING),
+    "reward": taking("reward", fitted.reward, REWARDING),
+    "reward-logexp": taking("reward-logexp", partial(fitted.reward, **OF_MARGINS), REWARDING),
+    "dpo": taking("dpo", fitted.dpo, TRAINING),
+    "dpo-balanced": taking("dpo-balanced", partial(fitted.dpo, **OF_BALANCE), TRAINING),
+    "critic": taking("critic", reinforced.critic, REINFORCING),
+    "actor": taking("actor", reinforced.actor, REINFORCING),
+    "actor-balanced": taking("actor-balanced", partial(reinforced.actor, **OF_BALANCE), TRAINING),
 }

@@ -149,17 +149,24 @@ def on_a_cpu() -> Iterator[None]:
         yield
 
 
-def replay_buffer(*, dynamic: bool) -> Any:
+def replay_buffer(*, dynamic: bool, packed: bool = True) -> Any:
     """Return a replay buffer; it reads a device that it would use only for sampling."""
     with patch.object(torch.cuda, "current_device", lambda: 0):
-        return buffers.NaiveReplayBuffer(1, packing_samples=True, dynamic_batch=dynamic)
+        return buffers.NaiveReplayBuffer(1, packing_samples=packed, dynamic_batch=dynamic)
 
 
-def regression(kind: str, model: Any) -> Any:
-    """Return the released reward model or critic (`kind`), with the parameters of a model."""
+def regression(
+    kind: str, model: Any, *, packed: bool, normalized_by: tuple[float, float] | None = None
+) -> Any:
+    """Return the released reward model or critic (`kind`), with the parameters of a model.
+
+    A critic can be normalized by a mean and a deviation, which it reads from its configuration.
+    """
     base: Any = AutoModel._model_mapping[type(model.config)]
     make = getattr(models, f"_get_{kind}_model")
-    model.config.normalize_reward = False
-    released = make(base.__base__, base, packing_samples=True)(model.config)
+    model.config.normalize_reward = normalized_by is not None
+    if normalized_by is not None:
+        model.config.mean, model.config.std = normalized_by
+    released = make(base.__base__, base, packing_samples=packed)(model.config)
     released.model, released.score = model.model, model.score
     return released.train()

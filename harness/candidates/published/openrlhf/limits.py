@@ -3,6 +3,17 @@
 from functools import partial
 
 from harness.candidates.published.library import Limit
+from harness.candidates.published.openrlhf.settings import (
+    ACTOR,
+    CRITIC,
+    DPO,
+    FAMILIES,
+    REINFORCING,
+    REWARD,
+    REWARDING,
+    TRAINING,
+    without_family,
+)
 from harness.candidates.published.wiring.averages import (
     micro_batches,
     micro_batches_of_all_replicas,
@@ -13,16 +24,29 @@ from harness.candidates.published.wiring.limits import (
     OF_RECIPES,
     any_has_only_single_tokens,
     first,
+    has_targets,
     transformers,
     within,
 )
 from harness.case import Case, Row
+from harness.case.settings import as_limits
 
+# The trainers make micro-batches themselves.
+_OF_TRAINERS = OF_RECIPES.replace(" micro=1", "")
 # A model of scores has no head to tie.
-OF_SCORES = f"{OF_RECIPES} tied=0"
-OF_PAIRS_OF_SCORES = f"{OF_SCORES} group=2"
+_OF_SCORES = f"{_OF_TRAINERS} tied=0"
 # Prompts begin a table.
-OF_PROMPTED_PAIRS = f"{OF_RECIPES} group=2 side=right targets=answer"
+_OF_PROMPTED = f"{_OF_TRAINERS} group=2 side=right targets=answer"
+OF_ENTRIES = {
+    "sft-balanced": f"{_OF_TRAINERS} {as_limits(TRAINING)}",
+    "reward": f"{_OF_SCORES} group=2 {as_limits(REWARD | REWARDING)}",
+    "reward-logexp": f"{_OF_SCORES} group=2 {as_limits(FAMILIES | REWARDING)}",
+    "dpo": f"{_OF_PROMPTED} {as_limits(DPO | TRAINING)}",
+    "dpo-balanced": f"{_OF_PROMPTED} {as_limits(without_family(DPO) | TRAINING)}",
+    "critic": f"{_OF_SCORES} {as_limits(CRITIC | REINFORCING)}",
+    "actor": f"{_OF_TRAINERS} {as_limits(ACTOR | REINFORCING)}",
+    "actor-balanced": f"{_OF_TRAINERS} {as_limits(without_family(ACTOR) | TRAINING)}",
+}
 
 
 def supervised(case: Case) -> str | None:
@@ -72,26 +96,65 @@ def dynamic(case: Case) -> str | None:
     )
 
 
-def rewarded(case: Case) -> str | None:
-    """Refuse what is no step of pairs."""
-    return within(case, OF_PAIRS_OF_SCORES) or first(
+def trained(case: Case, stated: str) -> str | None:
+    """Refuse what no step of a recipe takes."""
+    is_padded = chosen(case, "packing_samples") == "false"
+    return within(case, stated) or first(
+        is_padded and case.sp > 1 and "packing_samples=false: it refuses a ring without",
+    )
+
+
+def texts(case: Case, stated: str) -> str | None:
+    """Refuse a step without targets, and what the trainer fails on."""
+    return trained(case, stated) or first(
+        not has_targets(case) and "no target, of which a listed bug is",
         any_has_only_single_tokens(case)
-        and "rows of one token only: squeeze(1) takes their dim, on one rank too"
+        and "a micro-batch of rows of one token: squeeze(1) takes their dim, on one rank too",
     )
 
 
-def acting(case: Case, limits: str) -> str | None:
-    """Refuse a replica without an action."""
+def rewarded(case: Case, stated: str) -> str | None:
+    """Refuse what is no step of pairs."""
+    return trained(case, stated) or first(
+        any_has_only_single_tokens(case)
+        and "rows of one token only: squeeze(1) takes their dim, on one rank too",
+        chosen(case, "loss_type") == "logexp"
+        and chosen(case, "margin_loss_enable") == "true"
+        and "margins with logexp, of which a listed bug is",
+    )
+
+
+def acting(case: Case, stated: str) -> str | None:
+    """Refuse a micro-batch without an action, and settings that go without one another."""
     batches = micro_batches(case)
-    return within(case, limits) or first(
+    is_dynamic = chosen(case, "dynamic_batch_enable") == "true"
+    return trained(case, stated) or first(
         not all(any(case.rows[row].supervised() for row in rows) for rows in batches)
-        and "no action in a replica: its log divides by their number",
+        and "no action in a micro-batch: its log divides by their number",
+        is_dynamic
+        and not all(row.supervised() for row in case.rows)
+        and "a row without an action: alone in a micro-batch, its log divides by zero",
+        is_dynamic
+        and case.micro_batches > 1
+        and f"micro={case.micro_batches}: with dynamic batches it makes its own",
+        is_dynamic and len(case.rows) % case.dp != 0 and "replicas of fewer rows: it drops a row",
+        chosen(case, "policy_loss_type") == "gspo"
+        and chosen(case, "is_correction") not in (None, "off")
+        and "GSPO with a correction: it takes other ratios, and no bound",
+        chosen(case, "kl_loss") in (None, "none")
+        and chosen(case, "unbiased_gradient") == "true"
+        and "unbiased_gradient without a KL loss",
     )
 
 
-def prompted(case: Case) -> str | None:
+def chosen(case: Case, name: str) -> str | None:
+    """Return what a case states of a setting."""
+    return dict(case.settings).get(name)
+
+
+def prompted(case: Case, stated: str) -> str | None:
     """Refuse pairs of answers to prompts that are not as long."""
-    refused = within(case, OF_PROMPTED_PAIRS)
+    refused = trained(case, stated)
     if refused:
         return refused
     of_replicas = [rows for micro in micro_batches(case) for rows in pairwise_of(list(micro))]
@@ -110,6 +173,12 @@ def prompt_of(row: Row) -> int:
     return min(row.supervised())
 
 
+LIMIT_OF = {
+    "sft-balanced": texts,
+    **dict.fromkeys(("reward", "reward-logexp"), rewarded),
+    **dict.fromkeys(("dpo", "dpo-balanced"), prompted),
+    **dict.fromkeys(("critic", "actor", "actor-balanced"), acting),
+}
 LIMITS: dict[str, Limit] = {
     "sft": supervised,
     "sft-loss-mean": supervised,
@@ -119,16 +188,10 @@ LIMITS: dict[str, Limit] = {
     "ppo-dynamic": dynamic,
     "ppo-kl": partial(reinforced, rows=False),
     "ppo-log": reinforced,
-    "reward": rewarded,
-    "dpo": prompted,
-    "critic": partial(acting, limits=OF_SCORES),
-    "actor": partial(acting, limits=OF_RECIPES),
+    **{key: partial(LIMIT_OF[key], stated=stated) for key, stated in OF_ENTRIES.items()},
 }
 STATED = {
     **dict.fromkeys(LIMITS, "dtype=fp32"),
     "ppo-dynamic": "dtype=fp32 micro=1",
-    "reward": OF_PAIRS_OF_SCORES,
-    "critic": OF_SCORES,
-    "dpo": OF_PROMPTED_PAIRS,
-    "actor": OF_RECIPES,
+    **OF_ENTRIES,
 }

@@ -143,8 +143,8 @@ def ring(strategy: Any) -> Iterator[None]:
         yield
 
 
-def actor_of(engine: nn.Module) -> Any:
+def actor_of(engine: nn.Module, *, packed: bool = True, temperature: float = 1.0) -> Any:
     """Return an actor around a given model; the release sets this flag only if it loads one."""
-    actor = library.actor.Actor(engine)
-    actor.packing_samples = True
+    actor = library.actor.Actor(engine, temperature=temperature)
+    actor.packing_samples = packed
     return actor
