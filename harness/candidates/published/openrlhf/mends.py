@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 
@@ -73,6 +74,49 @@ def weighted_once() -> AbstractContextManager[Any]:
     return wrapped(ppo.Trainer, "training_step", alike)
 
 
+@contextmanager
+def balanced_over_sequences() -> Iterator[None]:
+    """While this lasts, the balance of experts is that of all tokens which a ring shares."""
+    from transformers.models.qwen3_moe import modeling_qwen3_moe as of
+
+    from harness.candidates.published.openrlhf import library
+
+    balance, cut = of.load_balancing_loss_func, library.actor.unpad_and_slice_tensor
+    padding = 0
+
+    def keeping_padding(*given: Any) -> Any:
+        nonlocal padding
+        parts = cut(*given)
+        padding = parts[3]
+        return parts
+
+    def balance_of_all(gate_logits: tuple[Tensor, ...], *given: Any) -> Any:
+        group = library.ring.get_ring_attn_group()
+        if group is not None:
+            whole = [library.ring.all_gather(logits, group) for logits in gate_logits]
+            gate_logits = tuple(logits[: len(logits) - padding] for logits in whole)
+        return balance(gate_logits, *given)
+
+    with (
+        patch.object(library.actor, "unpad_and_slice_tensor", keeping_padding),
+        patch.object(of, "load_balancing_loss_func", balance_of_all),
+    ):
+        yield
+
+
+def margins_with_either_loss() -> AbstractContextManager[Any]:
+    """While this lasts, `LogExpLoss` heeds margins as `PairWiseLoss` does."""
+    from harness.candidates.published.openrlhf import library
+
+    def by_margin(original: Call) -> Call:
+        def call(self: Any, chosen: Tensor, rejected: Tensor, margin: Any = None) -> Any:
+            return original(self, chosen if margin is None else chosen - margin, rejected)
+
+        return call
+
+    return wrapped(library.losses.LogExpLoss, "forward", by_margin)
+
+
 def imported(name: str) -> Any:
     """Return a module of ring-flash-attn, imported as the strategy imports it."""
     from harness.candidates.published.openrlhf import library
@@ -87,4 +131,6 @@ MENDS: dict[str, Mend] = {
     "step-without-targets": at_least_one_target,
     "loss-mean-of-one-replica": mean_over_replicas,
     "policy-loss-weighted-twice": weighted_once,
+    "balance-of-a-shard": balanced_over_sequences,
+    "margins-ignored-by-logexp": margins_with_either_loss,
 }
