@@ -98,7 +98,7 @@ def dpo(
     return engine.loss, log
 
 
-def fit(trainer: Any, batches: list[tuple[Any, ...]]) -> dict[str, Tensor]:
+def fit(trainer: Any, batches: list[tuple[Any, ...]]) -> dict[str, float]:
     """Take one step with a released `fit` -> what it logs, averaged over micro-batches."""
     logs: list[dict[str, float]] = []
     trainer.strategy.all_reduce = keeping(trainer.strategy.all_reduce, logs)

@@ -39,13 +39,13 @@ _OF_SCORES = f"{_OF_TRAINERS} tied=0"
 _OF_PROMPTED = f"{_OF_TRAINERS} group=2 side=right targets=answer"
 OF_ENTRIES = {
     "sft-balanced": f"{_OF_TRAINERS} {as_limits(TRAINING)}",
-    "reward": f"{_OF_SCORES} group=2 {as_limits(REWARD | REWARDING)}",
-    "reward-logexp": f"{_OF_SCORES} group=2 {as_limits(FAMILIES | REWARDING)}",
-    "dpo": f"{_OF_PROMPTED} {as_limits(DPO | TRAINING)}",
-    "dpo-balanced": f"{_OF_PROMPTED} {as_limits(without_family(DPO) | TRAINING)}",
-    "critic": f"{_OF_SCORES} {as_limits(CRITIC | REINFORCING)}",
-    "actor": f"{_OF_TRAINERS} {as_limits(ACTOR | REINFORCING)}",
-    "actor-balanced": f"{_OF_TRAINERS} {as_limits(without_family(ACTOR) | TRAINING)}",
+    "reward": f"{_OF_SCORES} group=2 {as_limits({**REWARD, **REWARDING})}",
+    "reward-logexp": f"{_OF_SCORES} group=2 {as_limits({**FAMILIES, **REWARDING})}",
+    "dpo": f"{_OF_PROMPTED} {as_limits({**DPO, **TRAINING})}",
+    "dpo-balanced": f"{_OF_PROMPTED} {as_limits({**without_family(DPO), **TRAINING})}",
+    "critic": f"{_OF_SCORES} {as_limits({**CRITIC, **REINFORCING})}",
+    "actor": f"{_OF_TRAINERS} {as_limits({**ACTOR, **REINFORCING})}",
+    "actor-balanced": f"{_OF_TRAINERS} {as_limits({**without_family(ACTOR), **TRAINING})}",
 }
 
 

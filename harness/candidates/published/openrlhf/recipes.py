@@ -23,6 +23,7 @@ from harness.candidates.published.openrlhf.formulas import (
 from harness.candidates.published.wiring.scaled import scaled
 from harness.recipes import Recipe, computed, losses, row, target
 from harness.recipes.batch import Batch
+from harness.recipes.columns import Column
 from harness.recipes.families import any_family, family
 
 # The weights of the reference, as a share of those of the policy.
@@ -164,7 +165,7 @@ EXPERTS = family("qwen3-moe")
 POLICIES = any_family()
 SCORED = any_family(head="SequenceClassification")
 MARGINS = {"margins": row(0, 2)}
-ACTIONS = {
+ACTIONS: dict[str, Column] = {
     "advantages": target(-2, 2),
     "old_logps": computed(losses.logps, nudge=OLD),
     "rollout_logps": computed(losses.logps, nudge=ACTED),
