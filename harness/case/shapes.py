@@ -78,7 +78,7 @@ def _with_target(row: Row, which: str) -> Row:
         mask = f"{mask[:-1] or mask}1"
     if which == "answer":
         start = mask.index("1", 1)
-        mask = "0" * start + "1" * (len(mask) - start)
+        mask = mask[0] + "0" * (start - 1) + "1" * (len(mask) - start)
     return replace(row, mask=mask)
 
 

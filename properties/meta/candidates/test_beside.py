@@ -344,6 +344,7 @@ def test_a_module_is_a_fault_only_if_another_file_was_imported(
         require_own(folder)
 
 
+@pytest.mark.slow
 def test_a_package_in_the_current_folder_is_imported_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

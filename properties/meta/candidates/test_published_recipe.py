@@ -75,6 +75,7 @@ def test_what_a_library_replaces_in_its_process_does_not_reach_plain_training(
     assert got == pytest.approx(2 * expected)
 
 
+@pytest.mark.slow
 def test_a_listed_bug_of_a_step_with_a_recipe_is_known_by_its_mend(pool: RankPool) -> None:
     comparison = evaluate(parse(LINE), f"{NAME}.doubled", pool)
     assert comparison.inquiry.mended is not None

@@ -66,7 +66,7 @@ def test_ids_that_are_stated_stay_unless_a_row_gets_longer() -> None:
     case = parse("case/1 rows=2:10,3:100 ids=[1,2],[3,4,5] sp=2 vocab=8")
     longer = having(case, {"group": "4", "targets": "answer"})
     assert longer.ids == ((1, 2), (3, 4, 5)) * 2
-    assert [row.mask for row in longer.rows] == ["01", "001"] * 2
+    assert [row.mask for row in longer.rows] == ["11", "101"] * 2
     single = replace(case, rows=(case.rows[0], Row("1")), ids=((1, 2), (3,)))
     assert having(single, {"targets": "some"}).ids is None
 

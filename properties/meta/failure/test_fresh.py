@@ -74,6 +74,7 @@ def test_state_left_by_the_first_case_is_found(one_rank: RankPool, seen: Compari
     assert found.inquiry.before == (UNSHARED,)
 
 
+@pytest.mark.slow
 def test_a_failure_that_never_comes_back_is_named_not_repeatable(
     one_rank: RankPool, seen: Comparison
 ) -> None:

@@ -290,6 +290,7 @@ def test_bisecting_reports_that_every_layer_is_needed(repro: Repro) -> None:
     assert output.splitlines()[-1] == "  layers  with fewer than 2 it does not fail"
 
 
+@pytest.mark.slow
 def test_a_full_disk_changes_no_verdict(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["repro", str(CASE), "--candidate", f"{mine}:B14", "--no-diagnose"]
     # This run leaves its supervisor and ranks, which can write; new ones could not start.

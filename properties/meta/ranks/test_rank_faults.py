@@ -158,6 +158,7 @@ def test_a_hanging_rank_is_a_fault_on_a_busy_machine_too(
     assert fault.summary.endswith("--deadline allows more, nor did rank 0")
 
 
+@pytest.mark.slow
 def test_the_end_of_a_rank_is_noticed_at_once_though_its_children_live_on(
     fault_of: Expect, pool: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_recipe_that_does_not_take_every_change_names_a_fault_all_the_same(
     assert pool.launches == before
 
 
+@pytest.mark.slow
 def test_a_frozen_parameter_that_is_trained_is_found(pool: RankPool) -> None:
     comparisons = evaluate_all(((case, named("unfrozen")) for case in drawn("", 8)), pool)
     failure = next(seen for seen in comparisons if seen.verdict.failed)
