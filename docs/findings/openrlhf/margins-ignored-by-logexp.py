@@ -1,5 +1,5 @@
-"""train_rm with loss_type logexp ignores margin_loss_enable: LogExpLoss takes the margins and
-drops them
+"""train_rm with loss_type logexp ignores margin_loss_enable, silently: LogExpLoss takes the
+margins and drops them
 
 OpenRLHF 0.11.2. Two pairs of rewards and their margins, in the loss of either type as
 RewardModelTrainer calls it. log(1 + exp(-x)) is -logsigmoid(x), so both are to be the same.
