@@ -11,6 +11,7 @@ from harness.case.shapes import SHAPES
 from harness.case.stated import InvalidField, having, read_stated, violated_limit
 from harness.generation import cases
 from harness.generation.small import Small
+from harness.plugin.cases import named_fields
 
 EVERY = [(name, value) for name, shape in SHAPES.items() for value in shape.values]
 
@@ -94,3 +95,7 @@ def test_a_shape_that_does_not_exist_is_refused(text: str, message: str) -> None
         read_stated(text)
     assert str(refused.value).startswith(message)
     assert not isinstance(refused.value, InvalidCase)
+
+
+def test_a_test_that_asks_for_a_shape_names_no_value_to_be_judged_on() -> None:
+    assert named_fields(stated=("group=2", "layers=1", "dtype=bf16")) == ("dtype", "layers")

@@ -301,3 +301,10 @@ def test_if_an_option_is_given_twice_the_last_one_counts() -> None:
     options = options_of("check", *twice)
     assert (options.sp, options.dtype, options.cases) == ((4,), ("fp64",), 5)
     assert (str(options.shard), options.device) == ("2/2", "auto")
+
+
+def test_rows_that_are_asked_for_are_drawn_and_no_case_has_to_prove_them() -> None:
+    options = options_of("check", "--set", "group=2", "--set", "layers=1,2")
+    request, _ = read_request(options, step=options)
+    assert request.stated == ("group=2", "layers=1,2")
+    assert request.named == ("layers",)
