@@ -52,16 +52,12 @@ def _on_side(case: Case, side: str) -> Case:
 
 
 def _has_targets(case: Case, which: str) -> bool:
-    return all(_has_target(row) and (which == "some" or _is_answer(row)) for row in case.rows)
-
-
-def _has_target(row: Row) -> bool:
-    # Nothing predicts the first token of a row.
-    return "1" in row.mask[1:]
+    return all(row.supervised() and (which == "some" or _is_answer(row)) for row in case.rows)
 
 
 def _is_answer(row: Row) -> bool:
-    return "0" not in row.mask[1:].lstrip("0")
+    targets = row.supervised()
+    return len(targets) == len(row) - targets[0]
 
 
 def _with_targets(case: Case, which: str) -> Case:
@@ -72,14 +68,13 @@ def _with_targets(case: Case, which: str) -> Case:
 
 
 def _with_target(row: Row, which: str) -> Row:
-    mask = row.mask
-    if not _has_target(row):
+    if not row.supervised():
         # A row of one token gets another.
-        mask = f"{mask[:-1] or mask}1"
+        row = replace(row, mask=f"{row.mask[:-1] or row.mask}1")
     if which == "answer":
-        start = mask.index("1", 1)
-        mask = mask[0] + "0" * (start - 1) + "1" * (len(mask) - start)
-    return replace(row, mask=mask)
+        start = row.supervised()[0]
+        row = replace(row, mask=f"{row.mask[:start]}{'1' * (len(row) - start)}")
+    return row
 
 
 SHAPES = {

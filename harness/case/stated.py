@@ -63,6 +63,14 @@ def split_by_option(stated: Iterable[str]) -> tuple[dict[str, tuple[Any, ...]], 
     return by_option, tuple(others)
 
 
+def fields_to_prove(stated: Iterable[str]) -> tuple[str, ...]:
+    """Return the stated fields of which each value has to be judged.
+
+    Shapes of rows are not among them: every case that is drawn has those that were asked for.
+    """
+    return tuple(field for field, _ in map(read_stated, stated) if field not in SHAPES)
+
+
 def having(case: Case, fields: Mapping[str, Any]) -> Case:
     """Return the case with these values of fields, settings and shapes of rows."""
     shapes = {name: value for name, value in fields.items() if name in SHAPES}

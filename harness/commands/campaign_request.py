@@ -7,8 +7,7 @@ from difflib import get_close_matches
 
 from harness.against import ITSELF, PLAIN, RECIPE_LIMITS, names_recipe
 from harness.campaign.request import NAMED, Request
-from harness.case.shapes import SHAPES
-from harness.case.stated import read_stated
+from harness.case.stated import fields_to_prove
 from harness.commands.options import Campaign, Step
 from harness.commands.values import UsageError
 
@@ -34,8 +33,6 @@ def read_request(
     assert options.seed is not None
     values, defaults = {**vars(options), **vars(step)}, {**vars(Campaign), **vars(Step)}
     named = [name for name in NAMED if values[name] != defaults[name]]
-    # Every case that is drawn has the rows that were asked for.
-    stated = [field for field, _ in map(read_stated, step.set) if field not in SHAPES]
     request = Request(
         candidates=tuple(dict.fromkeys(candidates or DIALECTS)),
         sps=sps,
@@ -48,7 +45,7 @@ def read_request(
         wrappers=step.wrapper,
         stated=step.set,
         against=options.against or PLAIN,
-        named=tuple(dict.fromkeys((*named, *stated))),
+        named=tuple(dict.fromkeys((*named, *fields_to_prove(step.set)))),
         rare_sps=() if options.sp else RARE_SPS,
         rare_dps=() if options.dp else RARE_DPS,
     )

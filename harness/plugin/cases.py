@@ -7,8 +7,7 @@ from harness.against import ITSELF, RECIPE_LIMITS, Against, names_recipe
 from harness.campaign.case_source import NothingToDraw, drawing_arguments, in_full, narrow
 from harness.campaign.coverage import sharing_requirement
 from harness.campaign.request import Request
-from harness.case.shapes import SHAPES
-from harness.case.stated import ASKED, read_stated, split_by_option
+from harness.case.stated import ASKED, fields_to_prove, read_stated, split_by_option
 from harness.generation import cases, strategies
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ def named_fields(stated: Sequence[str] = (), **options: Any) -> tuple[str, ...]:
     from_stated, others = split_by_option(stated)
     named = {**options, **from_stated}
     with_option = [field for field, option in ASKED.items() if option in named and field != "sp"]
-    fields = (read_stated(text)[0] for text in others)
-    return (*with_option, *(field for field in fields if field not in SHAPES))
+    return (*with_option, *fields_to_prove(others))
 
 
 def impossible_values(

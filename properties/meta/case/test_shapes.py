@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.case import Case, InvalidCase, Row, parse
+from harness.case import Case, Row, parse
 from harness.case.shapes import SHAPES
 from harness.case.stated import InvalidField, having, read_stated, violated_limit
 from harness.generation import cases
@@ -30,11 +30,12 @@ def test_a_case_that_is_given_a_shape_has_it_and_one_that_has_it_stays_as_it_is(
     assert {field: getattr(shaped, field) for field in unchanged} == unchanged
 
 
-@given(case=cases(stated=("group=2,3", "side=left", "targets=answer")))
+# Replicas have up to four rows otherwise, so no case with groups of five is found by chance.
+@given(case=cases(stated=("group=5,7", "side=left", "targets=answer")))
 def test_cases_of_a_shape_are_drawn_not_picked(case: Case) -> None:
     per_micro_batch, left = divmod(len(case.rows), case.dp * case.micro_batches)
     assert left == 0
-    assert per_micro_batch % 2 == 0 or per_micro_batch % 3 == 0
+    assert per_micro_batch % 5 == 0 or per_micro_batch % 7 == 0
     assert {row.side for row in case.rows} == {"left"}
     for row in case.rows:
         prompt = row.mask[1:].rstrip("1")
@@ -94,7 +95,6 @@ def test_a_shape_that_does_not_exist_is_refused(text: str, message: str) -> None
     with pytest.raises(InvalidField) as refused:
         read_stated(text)
     assert str(refused.value).startswith(message)
-    assert not isinstance(refused.value, InvalidCase)
 
 
 def test_a_test_that_asks_for_a_shape_names_no_value_to_be_judged_on() -> None:

@@ -1,4 +1,4 @@
-"""Models of a recipe as the library's setup prepares them, and what a step of its leaves."""
+"""Models of a recipe as the library's setup prepares them, and the log and gradients of a step."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
