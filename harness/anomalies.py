@@ -149,6 +149,16 @@ _ALL = (
         "a temperature divides them in one policy only, or twice",
     ),
     Anomaly(
+        "clip-wrong",
+        "where a ratio, a value or a weight is beyond its limit, its token trains otherwise",
+        "a clip is left out, or the wrong one of the clipped and the free loss is taken",
+    ),
+    Anomaly(
+        "constant-trained",
+        "parameters have gradients of what the loss takes for constant, such as a weight",
+        "a detach is left out, or does not reach what other ranks have sent",
+    ),
+    Anomaly(
         "future-leak",
         "a token attends to later ones",
         "the causal mask is dropped, or is that of tokens in another order",

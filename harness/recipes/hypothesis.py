@@ -7,14 +7,15 @@ its gradients are what the hypothesis predicts.
 Legend: B rows, S columns.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from harness.case import Case
 from harness.recipes.attention_mask import Seen
@@ -26,7 +27,9 @@ Parts = list[tuple[float, Batch]]
 Layout = Callable[[Batch, Case], Tensor]
 # Returns logits in place of those of the model on a batch.
 Answered = Callable[[Tensor, Batch, Case], Tensor]
-
+# Functions of torch, and what is called in their place.
+Operation = Callable[..., Any]
+Operations = Mapping[Operation, Operation]
 
 # The column of a changed batch that has the mask of the model, if the loss sees another one.
 MODEL_MASK = "model_mask"
@@ -61,6 +64,8 @@ class Hypothesis:
     seen: Seen | None = None
     # What the loss is handed in place of the model's logits.
     logits: Answered = as_they_are
+    # What model and loss compute with in place of functions of torch.
+    operations: Operations = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,6 +118,25 @@ def answering(model: nn.Module, change: Answered, batch: Batch, case: Case) -> I
         yield
     finally:
         hook.remove()
+
+
+class Exchanged(TorchFunctionMode):
+    """Calls other functions in place of some of torch."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    def __torch_function__(
+        self, func: Operation, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        return self._operations.get(func, func)(*args, **(kwargs or {}))
+
+
+def computing_with(operations: Operations) -> AbstractContextManager[object]:
+    """Exchange operations, if there are any; a mode would slow down all others."""
+    return Exchanged(operations) if operations else nullcontext()
 
 
 def by_columns(batch: Batch, case: Case) -> Tensor:

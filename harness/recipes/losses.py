@@ -77,6 +77,15 @@ def gspo(model: Any, batch: Batch, epsilon: float = 0.2) -> Any:
     return loss_B.mean(), {"clipped": is_clipped_B.float().mean()}
 
 
+def cispo(model: Any, batch: Batch, most: float = 1.2) -> Any:
+    """CISPO: the ratio, limited and held constant, weighs the log-probability of each target."""
+    logps_BS = logps(model, batch)
+    ratio_BS = (logps_BS - batch["old_logps"]).exp()
+    weight_BS = ratio_BS.clamp(max=most).detach()
+    gain_BS = weight_BS * batch["advantages"][:, None] * logps_BS
+    return -mean(gain_BS, batch), {"clipped": mean(ratio_BS > most, batch)}
+
+
 def k1(gain: Tensor) -> Tensor:
     """The KL from a reference, given by how much larger the log-probability is than there."""
     return gain

@@ -17,7 +17,13 @@ from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact, exact_again
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import Hypothesis, answering, as_it_is, masked_for_model
+from harness.recipes.hypothesis import (
+    Hypothesis,
+    answering,
+    as_it_is,
+    computing_with,
+    masked_for_model,
+)
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted, plain_name
 from harness.recipes.weights import fill
@@ -224,7 +230,8 @@ class Recipe:
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
                 masked, seen = masked_for_model(model, part), seeing(model, hypothesis.seen, part)
-                with masked, seen, answering(model, hypothesis.logits, part, case):
+                answered = answering(model, hypothesis.logits, part, case)
+                with masked, seen, answered, computing_with(hypothesis.operations):
                     loss, metrics = parted(self.loss_of(case)(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.

@@ -74,6 +74,7 @@ class Twins:
 
 def twins_agree(run: Run, twins: Twins) -> str:
     """Each twin has the results that it must share with the first case."""
+    __tracebackhide__ = True
     first, *others = run(twins.first, *(twin.case for twin in twins.others))
     for twin, other in zip(twins.others, others, strict=True):
         expected = first.renumbered(twin.tokens)
@@ -96,6 +97,8 @@ def runner(pool: RankPool, candidate: str, refused: Counter[str]) -> Run:
     """
 
     def run(*cases: Case) -> list[Trace]:
+        # Why a run failed comes before code, in a log whose middle is cut out.
+        __tracebackhide__ = True
         for case in cases:
             pool.submit(case, locate(locate(candidate).full))
         outcomes = [pool.collect() for _ in cases]

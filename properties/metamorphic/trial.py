@@ -30,6 +30,7 @@ deterministic = settings(max_examples=100, database=None, phases=[Phase.generate
 def check(
     relation: Relation, pool: RankPool, subject: str, drawn: Any, refused: Counter[str]
 ) -> None:
+    __tracebackhide__ = True
     mismatch = relation.holds(runner(pool, subject, refused), drawn)
     assert not mismatch, f"{subject}: it is not true that {relation.claim}: {mismatch}"
 

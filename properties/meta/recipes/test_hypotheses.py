@@ -14,8 +14,9 @@ from harness.recipes import Recipe, Step, computed, row, target, token
 from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
+from harness.recipes.hypotheses.operations import of_operations
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import MODEL_MASK, masked_for_model
+from harness.recipes.hypothesis import MODEL_MASK, computing_with, masked_for_model
 from harness.recipes.recipe import _model_of_hypotheses
 from properties.planted.tiny import Attention, Tiny, next_labels
 
@@ -98,8 +99,8 @@ class Hybrid(Tiny):
 def weighted(model: Any, batch: Batch) -> Any:
     """A loss that reads all columns, their sums and squares, divided by all targets and tokens.
 
-    It also reads where the mask is, and what a row's last token says. Its term reads labels and
-    the mask.
+    It also reads where the mask is, and what a row's last token says, limits losses and holds
+    some constant. Its term reads labels and the mask.
     """
     count = (batch["labels"] != IGNORED).sum().clamp(min=1)
     later_BS = batch["by_token"].flip(1).cumsum(1).flip(1)
@@ -109,8 +110,14 @@ def weighted(model: Any, batch: Batch) -> Any:
     made_BS = F.pad(batch["made"][:, 2:], (0, 2))
     losses_BS = own_BS * weight_BS * (1 + made_BS) * (1 + batch["attention_mask"])
     loss = losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
-    loss = loss + said_last(model, batch).square().sum() / count
+    loss = loss + said_last(model, batch).square().sum() / count + limited(own_BS) / count
     return loss / (1 + tokens), {"term": own_BS.sum() / tokens + spread(model, batch)}
+
+
+def limited(losses_BS: Tensor) -> Tensor:
+    """A sum in which some losses are at their limit, weighed by what is held constant."""
+    free_BS, near_BS = losses_BS, 2 * losses_BS.clamp(max=3)
+    return (torch.max(free_BS.square(), near_BS) * near_BS.detach()).sum()
 
 
 def said_last(model: Any, batch: Batch) -> Tensor:
@@ -234,6 +241,17 @@ def test_attention_that_is_called_in_another_way_sees_what_it_saw(named: Any) ->
         changed = module(attention_mask=None)["attention_mask"]
     assert (changed < -1).all()
     assert module(attention_mask=None) == {"attention_mask": None}
+
+
+def test_an_exchanged_operation_leaves_indices_and_a_tensor_alone_as_they_are() -> None:
+    index, x = torch.tensor([7]), torch.tensor([1.0, 2.0])
+    for hypothesis in of_operations():
+        with computing_with(hypothesis.operations):
+            assert index.clamp(0, 3).tolist() == torch.clamp(index, max=3).tolist() == [3]
+            assert torch.max(index, index - 1).tolist() == [7]
+            assert x.max() == 2
+            assert x.min(0).indices == 0
+            assert x.clamp(min=1.5).tolist() == [1.5, 2]
 
 
 def test_hypotheses_have_names_of_anomalies() -> None:

@@ -22,6 +22,7 @@ RIGHT = (
     "mistral__supervised",
     "gemma_3__grpo_sequences",
     "deepseek_v3__gspo",
+    "mistral__cispo",
     "qwen3_moe__balanced_z",
     "llama__ppo_critic",
     "llama__dpo",

@@ -79,6 +79,21 @@ class Gspo(Grpo):
         return self.of_rows(gain_BL) / self.targets_of_rows()
 
 
+class Cispo(Grpo):
+    """A ratio that is limited and constant weighs the log-probability of each target."""
+
+    loss, plain, columns = "cispo", staticmethod(losses.cispo), FAR
+
+    def surrogate(self) -> tuple[Tensor, Tensor]:
+        logps_BL = self.logps()
+        ratio_BL = (logps_BL - self.other_logps("old_logps")).exp()
+        gain_BL = self.weight(ratio_BL) * self.advantages()[:, None] * logps_BL
+        return -gain_BL, 1.0 * (ratio_BL > 1.2)
+
+    def weight(self, ratio_BL: Tensor) -> Tensor:
+        return ratio_BL.detach().clamp(max=1.2)
+
+
 # Estimates of a KL, given the difference of two log-probabilities.
 KL: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda x: x,
@@ -242,8 +257,10 @@ class PpoCritic(Advantages):
         new_BL = self.logits_BLV[..., 0].float() * self.cut(self.batch["attention_mask"])
         returns_BL = self.cut(self.gae(self.batch)) + old_BL
         near_BL = new_BL.clamp(old_BL - 0.2, old_BL + 0.2)
-        loss_BL = torch.max((new_BL - returns_BL) ** 2, (near_BL - returns_BL) ** 2) / 2
-        return self.mean(loss_BL)
+        return self.mean(self.worse((new_BL - returns_BL) ** 2, (near_BL - returns_BL) ** 2) / 2)
+
+    def worse(self, free_BL: Tensor, near_BL: Tensor) -> Tensor:
+        return torch.max(free_BL, near_BL)
 
     def cut_labels(self) -> Tensor:
         return self.cut(self.batch["labels"], IGNORED)
@@ -311,7 +328,7 @@ class DistilledReverse(Distilled):
 LOSSES: dict[str, Any] = {
     kind.loss: kind
     for kind in (
-        Supervised, Grpo, GrpoSequences, Gspo, GrpoK1, GrpoK2, GrpoK3, Dpo, RewardPairs,
+        Supervised, Grpo, GrpoSequences, Gspo, Cispo, GrpoK1, GrpoK2, GrpoK3, Dpo, RewardPairs,
         Balanced, BalancedZ, PpoCritic, PpoActor, Distilled, DistilledReverse,
     )
 }  # fmt: skip

@@ -1,8 +1,14 @@
 """Bugs in losses of other models and of reinforcement learning."""
 
-from harness.candidates.own.mutants.recipes.loss import advantages, counts, metrics, routers
+from harness.candidates.own.mutants.recipes.loss import (
+    advantages,
+    counts,
+    limits,
+    metrics,
+    routers,
+)
 
-__all__ = ["LEFT_OUT", "advantages", "counts", "metrics", "routers"]
+__all__ = ["LEFT_OUT", "advantages", "counts", "limits", "metrics", "routers"]
 
 LEFT_OUT: dict[str, str] = {
     "B163": "a step trains, and this exchange is left out in evaluation only",
