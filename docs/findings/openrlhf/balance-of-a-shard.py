@@ -1,7 +1,7 @@
 """aux_loss_coef with ring_attn_size above 1: each rank balances experts over its own shard of the
 packed sequence, padding of the ring included
 
-OpenRLHF 0.11.2. A small Qwen3-MoE in the released Actor, and one row of eight tokens. Here one
+OpenRLHF 0.11.2. A small Qwen3-MoE in the released Actor, and one row of 512 tokens. Here one
 process takes the ranks of a ring one after the other, and attention stays within a shard, so what
 is expected is the balance of the router's logits of all shards, put together.
 With --control one rank has the whole row.
@@ -23,7 +23,9 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 from transformers import AttentionInterface, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 RANKS = 1 if "--control" in sys.argv else 2
-IDS = torch.tensor([[1, 5, 2, 7, 3, 6, 4, 0]])
+# The halves of the row have no id in common, so their tokens choose other experts.
+LENGTH = 512
+IDS = torch.cat([torch.arange(LENGTH // 2) % 4, torch.arange(LENGTH // 2) % 4 + 4])[None]
 EXPERTS, TOP = 4, 2
 
 
@@ -60,12 +62,11 @@ def in_shard(_module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: Any, **_: Any
     return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2), None
 
 
-@torch.no_grad()
-def balance(logits: list[Tensor]) -> float:
+def balance(logits: list[Tensor]) -> Tensor:
     """Equations (4) to (6) of Switch Transformers, over all tokens."""
     shares = torch.cat(logits).softmax(-1)
     chosen = one_hot(shares.topk(TOP).indices, EXPERTS).sum(1).float()
-    return float(EXPERTS * (chosen.mean(0) * shares.mean(0)).sum())
+    return EXPERTS * (chosen.mean(0) * shares.mean(0)).sum()
 
 
 def main() -> int:
@@ -85,10 +86,14 @@ def main() -> int:
         given = {"return_output": True, "return_logprobs": True, "ring_attn_group": "ring"}
         outputs.append(actor(IDS, attention_mask=torch.ones_like(IDS), **given)[1])
     expected = balance([out.router_logits[0] for out in outputs])
-    got = sum(out.aux_loss.item() for out in outputs) / RANKS
-    print(f"expected balance {expected:.4f}, over all tokens")
-    print(f"got      balance {got:.4f}, the mean over {RANKS} ranks")
-    return int(abs(got - expected) > 1e-5)
+    got = sum(out.aux_loss for out in outputs) / RANKS
+    router = next(p for name, p in actor.named_parameters() if name.endswith("gate.weight"))
+    right, taken = (torch.autograd.grad(x, router, retain_graph=True)[0] for x in (expected, got))
+    off = ((taken - right).norm() / right.norm()).item()
+    print(f"expected balance {expected.item():.4f}, over all {LENGTH} tokens")
+    print(f"got      balance {got.item():.4f}, the mean over {RANKS} ranks")
+    print(f"its gradient for the router is off by {off:.0%} of the right one")
+    return int(off > 1e-3)
 
 
 if __name__ == "__main__":
