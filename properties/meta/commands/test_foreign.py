@@ -11,7 +11,9 @@ pytestmark = pytest.mark.usefixtures("own_pool")
 
 LINE = "case/1 rows=3:111 sp=2"
 USAGE, FAULT = 2, 3
-LIMITED = """from harness.candidates.own.native import LOCAL as MINE
+# An instance of its own: later tests run the harness's own candidates on these ranks.
+LIMITED = """from harness.candidates.own.native import LocalDialect
+MINE = LocalDialect()
 MINE.limits = {!r}"""
 LIMITS = (
     *("dtype=float32", "layers=1 windows=none", ["sp=2"]),
