@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from harness.case import Case
-from harness.recipes.attention_mask import Seen
+from harness.recipes.attention_mask import Seen, seeing
 from harness.recipes.batch import IGNORED, Batch
 
 # Batches, and the factor of the loss of each.
@@ -78,6 +78,17 @@ class Hypothesis:
         changed = [widened(batch, width) for batch in changed]
         together = {name: torch.cat([b[name] for b in changed]) for name in changed[0]}
         return self.parts(together, case)
+
+    @contextmanager
+    def holding(self, model: nn.Module, batch: Batch, case: Case) -> Iterator[None]:
+        """Have the model and its loss compute a part as the hypothesis says."""
+        with (
+            masked_for_model(model, batch),
+            seeing(model, self.seen, batch),
+            answering(model, self.logits, batch, case),
+            computing_with(self.operations),
+        ):
+            yield
 
 
 @contextmanager

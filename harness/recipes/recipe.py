@@ -11,19 +11,12 @@ from torch import Tensor, nn
 
 from harness.case import Case
 from harness.case.settings import Settings, chosen, named_by, require_valid
-from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch, as_data, describing, rows_of, table
 from harness.recipes.columns import Column, Computed, Drawn
 from harness.recipes.exact import as_asked, exact, exact_again
 from harness.recipes.hypotheses import hypotheses
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import (
-    Hypothesis,
-    answering,
-    as_it_is,
-    computing_with,
-    masked_for_model,
-)
+from harness.recipes.hypothesis import Hypothesis, as_it_is
 from harness.recipes.inside import PADDING, embedded, emitted, numbers, with_distinct_ids
 from harness.recipes.result import Metrics, emit_result, is_traced, parted, plain_name
 from harness.recipes.weights import fill
@@ -229,9 +222,7 @@ class Recipe:
         total = torch.zeros((), dtype=dtype, device=device)
         with computing_in(dtype):
             for factor, part in hypothesis.of(micro_batches, case):
-                masked, seen = masked_for_model(model, part), seeing(model, hypothesis.seen, part)
-                answered = answering(model, hypothesis.logits, part, case)
-                with masked, seen, answered, computing_with(hypothesis.operations):
+                with hypothesis.holding(model, part, case):
                     loss, metrics = parted(self.loss_of(case)(model, part))
                 share = factor * (metrics[term] if term else loss)
                 # A metric for the log alone has no gradient.
