@@ -3,7 +3,8 @@
 A term is a metric of the recipe that has gradients. The step may count too much or too little of
 it, or compute it as a hypothesis says. What else the loss has is taken to be right. As nothing
 says what a term is multiplied by, factors are fitted: one for plain training's term, and one for
-the hypothesis.
+the hypothesis. Two factors fit a case of two targets whatever is wrong, so a hypothesis has to
+take away as much of plain training's term in each case.
 
 If nothing predicts the gradients, a term still is what is wrong if the loss is off by as many
 times what the step reports of it is off, in all cases.
@@ -12,6 +13,7 @@ times what the step reports of it is off, in all cases.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import isclose
 
 from harness.compare import Look
 from harness.compare.term_fit import fit_terms, losses_by_metric, with_terms
@@ -25,6 +27,9 @@ MISWEIGHTED = "term-misweighted"
 # The name of a term that comes out otherwise, and not as any hypothesis says.
 WRONG_ITSELF = "term-wrong"
 _SIDES = ("little", "much")
+# How much the factors of two cases may differ, and what is too little of a term to be a mistake
+# in its weight, unless all cases have as much of it.
+ALIKE, LITTLE = 1e-6, 1e-6
 
 
 @dataclass(slots=True)
@@ -33,20 +38,25 @@ class Guess:
 
     term: str
     hypothesis: str
-    # How much of it each wrong case has too much.
+    # How much of it each wrong case has too much; without those in which the hypothesis changes
+    # no more than the weight of the term.
     surplus: list[float] = field(default_factory=list)
-    # Whether there is no hypothesis, or it changed more than the weight of the term in one of the
-    # cases. One that comes to the right term in all cases says nothing.
-    is_told_apart: bool = False
 
-    def look(self) -> Look:
+    def is_plausible(self) -> bool:
+        """Return whether one mistake explains what was fitted to each case."""
+        are_alike = all(isclose(x, self.surplus[0], rel_tol=ALIKE) for x in self.surplus)
+        if self.hypothesis:
+            return len(self.surplus) > 1 and are_alike
+        return are_alike or max(map(abs, self.surplus)) > LITTLE
+
+    def look(self, cases: int) -> Look:
         anomaly, _, how = self.hypothesis.partition(": ")
         if not how:
             amounts = {f"{abs(x):.4g} times {self.term} too {_SIDES[x > 0]}" for x in self.surplus}
             anomaly, how = MISWEIGHTED, f"the loss has {' or '.join(sorted(amounts))}"
         else:
             how = f"in {self.term} alone: {how}"
-        why = f"{how}; this predicts all gradients of {len(self.surplus)} cases that go wrong"
+        why = f"{how}; this predicts all gradients of {cases} cases that go wrong"
         return Look(anomaly, why, how=how if self.hypothesis else f"the weight of {self.term}")
 
 
@@ -63,8 +73,8 @@ def name_by_term(
     plain = predict_once(wrongs[0].case, "plain") or Trace()
     for guess in _guesses(plain, ("", *names, *of_terms())):
         holds = all(_holds(guess, wrong, predict, predict_once) for wrong in wrongs)
-        if holds and guess.is_told_apart:
-            return guess.look()
+        if holds and guess.is_plausible():
+            return guess.look(len(wrongs))
     looks = (_named_by_reports(metric, wrongs, predict_once) for metric in _metrics(plain))
     return next(filter(None, looks), None)
 
@@ -73,7 +83,7 @@ def _guesses(plain: Trace, hypotheses: Sequence[str]) -> Iterator[Guess]:
     """Yield the guesses about each metric, those about weights first."""
     for hypothesis in hypotheses:
         for metric in _metrics(plain):
-            yield Guess(metric, hypothesis, is_told_apart=not hypothesis)
+            yield Guess(metric, hypothesis)
 
 
 def _metrics(plain: Trace) -> list[str]:
@@ -94,13 +104,13 @@ def _holds(guess: Guess, wrong: WrongCase, predict: Predict, predict_once: Predi
         factors = fit_terms(plain, wrong.outcome.trace, [term, changed])
         if factors is not None:
             added.append(changed)
-            guess.is_told_apart = True
     if factors is None:
         # There is no hypothesis, or this case has too few tokens to tell it from the term.
         factors = fit_terms(plain, wrong.outcome.trace, added)
     if factors is None or fit(wrong, with_terms(plain, added, factors)) != "":
         return False
-    guess.surplus.append(factors[0])
+    if len(added) > 1 or not guess.hypothesis:
+        guess.surplus.append(factors[0])
     return True
 
 
