@@ -27,9 +27,10 @@ MISWEIGHTED = "term-misweighted"
 # The name of a term that comes out otherwise, and not as any hypothesis says.
 WRONG_ITSELF = "term-wrong"
 _SIDES = ("little", "much")
-# How much the factors of two cases may differ, and what is too little of a term to be a mistake
-# in its weight, unless all cases have as much of it.
-ALIKE, LITTLE = 1e-6, 1e-6
+# By how much the factors of two cases may differ, and one from a number of two digits.
+ALIKE, ROUND = 1e-3, 1e-5
+# So little of a term is no mistake in its weight, unless all cases have as much of it.
+LITTLE = 1e-6
 
 
 @dataclass(slots=True)
@@ -43,10 +44,18 @@ class Guess:
     surplus: list[float] = field(default_factory=list)
 
     def is_plausible(self) -> bool:
-        """Return whether one mistake explains what was fitted to each case."""
-        are_alike = all(isclose(x, self.surplus[0], rel_tol=ALIKE) for x in self.surplus)
+        """Return whether one mistake explains what was fitted to each case.
+
+        Where a hypothesis holds, the loss lacks the term as it should be: in all cases as much of
+        it. If that is of one case alone, it has to be a coefficient that somebody would write.
+        """
+        if not self.surplus:
+            return False
+        first = self.surplus[0]
+        are_alike = all(isclose(x, first, rel_tol=ALIKE) for x in self.surplus)
         if self.hypothesis:
-            return len(self.surplus) > 1 and are_alike
+            is_written = isclose(first, float(f"{first:.2g}"), rel_tol=ROUND)
+            return are_alike and (len(self.surplus) > 1 or is_written)
         return are_alike or max(map(abs, self.surplus)) > LITTLE
 
     def look(self, cases: int) -> Look:

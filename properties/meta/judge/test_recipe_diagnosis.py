@@ -13,7 +13,7 @@ from harness.compare.measurement import Divergence
 from harness.compare.scale import Scale
 from harness.judge import Job, recipe_diagnosis, wrong_case
 from harness.judge.recipe_diagnosis import diagnose_by_recipe
-from harness.judge.term_diagnosis import name_by_term
+from harness.judge.term_diagnosis import Guess, name_by_term
 from harness.judge.wrong_case import WrongCase, fit
 from harness.trace import Assembly, Trace
 from properties.helpers.bundles import make_comparison
@@ -102,3 +102,22 @@ def test_more_cases_are_tried_while_a_single_one_has_gradients_of_no_common_fact
     found = [WrongCase(CASE, Assembly(Trace()), is_scaled=scaled) for scaled in forms]
     assert len(recipe_diagnosis._enough(iter(found))) == 5
     assert len(recipe_diagnosis._enough(iter(found[:2] * 3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "surplus", "is_plausible"),
+    [
+        ("label-lost-at-edge: a name", [-0.1, -0.1000001], True),
+        ("label-lost-at-edge: a name", [-0.1, -0.3], False),
+        ("label-lost-at-edge: a name", [0.01], True),
+        ("label-lost-at-edge: a name", [0.0123456], False),
+        ("label-lost-at-edge: a name", [], False),
+        ("", [1.5e-9, 1.5e-9], True),
+        ("", [2e-10, 8e-9], False),
+        ("", [0.1, 0.3], True),
+    ],
+)
+def test_what_is_fitted_to_each_case_has_to_be_one_mistake(
+    hypothesis: str, surplus: list[float], *, is_plausible: bool
+) -> None:
+    assert Guess("kl", hypothesis, surplus).is_plausible() is is_plausible
