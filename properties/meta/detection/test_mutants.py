@@ -24,7 +24,7 @@ from harness.judge import Session
 from harness.ranks.pool import RankPool
 from properties.helpers.alone import PROPERTIES
 
-CATALOGUE = 267
+CATALOGUE = 270
 REQUEST = Request(
     candidates=("native-gather",),
     sps=(1, 2, 4),

@@ -266,6 +266,13 @@ class PpoCritic(Advantages):
         return self.cut(self.batch["labels"], IGNORED)
 
 
+class PpoCriticFar(PpoCritic):
+    """The old values are so far from the new ones that some are clipped."""
+
+    loss = "ppo_critic_far"
+    columns = {"rewards": token(), "old_values": computed(losses.values, nudge=2.0**-4)}  # noqa: RUF012
+
+
 class PpoActor(Advantages):
     """Advantages are those of the targets, so a rank needs that of the first token of the next."""
 
@@ -329,6 +336,6 @@ LOSSES: dict[str, Any] = {
     kind.loss: kind
     for kind in (
         Supervised, Grpo, GrpoSequences, Gspo, Cispo, GrpoK1, GrpoK2, GrpoK3, Dpo, RewardPairs,
-        Balanced, BalancedZ, PpoCritic, PpoActor, Distilled, DistilledReverse,
+        Balanced, BalancedZ, PpoCritic, PpoCriticFar, PpoActor, Distilled, DistilledReverse,
     )
 }  # fmt: skip

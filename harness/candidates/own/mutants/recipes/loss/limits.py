@@ -7,14 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.candidates.bank import mutant
-from harness.candidates.own.shares.losses import Cispo, GrpoK3, PpoCritic
-from harness.recipes import computed, losses, token
-
-
-class FarCritic(PpoCritic):
-    """The old values are so far from the new ones that some are clipped."""
-
-    columns = {"rewards": token(), "old_values": computed(losses.values, nudge=2.0**-4)}  # noqa: RUF012
+from harness.candidates.own.shares.losses import Cispo, GrpoK3, PpoCriticFar
 
 
 @mutant("B268", "linkedin/Liger-Kernel#626", needs=(), named="clip-wrong")
@@ -27,7 +20,7 @@ class WithoutAClip(GrpoK3):
 
 
 @mutant("B269", "ray-project/ray#2233", needs=(), named="clip-wrong")
-class SmallerOfTwo(FarCritic):
+class SmallerOfTwo(PpoCriticFar):
     """The smaller of the clipped and the free loss of a value counts, not the larger."""
 
     def worse(self, free_BL: Tensor, near_BL: Tensor) -> Tensor:
@@ -35,7 +28,7 @@ class SmallerOfTwo(FarCritic):
 
 
 @mutant("B269b", "openai/baselines#1134", needs=(), named="clip-wrong")
-class ClippedAlone(FarCritic):
+class ClippedAlone(PpoCriticFar):
     """The clipped loss of a value counts even where the free one is larger."""
 
     def worse(self, free_BL: Tensor, near_BL: Tensor) -> Tensor:
