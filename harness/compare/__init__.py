@@ -19,7 +19,7 @@
 6. No candidate, rank, process or test framework is known here: only cases and traces.
 """
 
-from harness.compare.agreement import agree, doubt, identical, total
+from harness.compare.agreement import agree, doubt, equal_but_for_rounding, identical, total
 from harness.compare.budget import CLOSE, MOST_BUDGETS_OF_DEVICE, ROUNDING_NUDGE
 from harness.compare.budget_use import worst_budget_use
 from harness.compare.compare import compare, fault_comparison, unsupported_comparison
@@ -56,6 +56,7 @@ __all__ = [
     "compare",
     "doubt",
     "drift",
+    "equal_but_for_rounding",
     "fault_comparison",
     "identical",
     "predicting_tokens",

@@ -39,6 +39,17 @@ def doubt(oracle: Trace, witness: Trace, dtype: Dtype = "fp64") -> str:
     return agree(oracle, witness, times=CONDITIONING, dtype=dtype)
 
 
+def equal_but_for_rounding(one: float, other: float, dtype: Dtype) -> bool:
+    """Tell whether these may be the loss of two runs of one step on one case.
+
+    Code that is compiled again, and sums in any order, round otherwise in each run.
+    """
+    traces = Trace(), Trace()
+    for trace, loss in zip(traces, (one, other), strict=True):
+        trace.put("loss", Entry(np.array(loss)))
+    return repr(one) == repr(other) or not agree(*traces, dtype=dtype)
+
+
 def identical(one: Trace, other: Trace) -> str:
     """Return where the traces are not equal bit by bit; zeros may differ in sign, NaN differs."""
     difference = structural_difference(one, other)

@@ -37,6 +37,7 @@ from harness.compare import (
     Verdict,
     compare,
     doubt,
+    equal_but_for_rounding,
     fault_comparison,
     unsupported_comparison,
 )
@@ -333,17 +334,23 @@ def look_closer(failure: Comparison, pool: RankPool) -> Comparison:
         again = f"{traced.verdict.name}: {traced.reason}" if traced.reason else traced.verdict.name
         why = f"seen once; the same case run again with full tracing: {again}"
         return failure.rooted("stale-state", why)
-    if repr(traced.measured.loss) == repr(failure.measured.loss):
+    if _have_same_loss(traced, failure):
         return excuse_fp32(traced, pool)
     # Before the first run the ranks ran another case, and before each later run this same case.
     # So state that a case leaves behind changes the loss once, and then no more.
-    is_settled = repr(trace_job(job, pool).measured.loss) == repr(traced.measured.loss)
     name, why = (
         ("stale-state", "run again, it comes out differently, and then the same each time")
-        if is_settled
+        if _have_same_loss(trace_job(job, pool), traced)
         else ("not-repeatable", "run again and again, it comes out differently each time")
     )
     return traced.rooted(name, why)
+
+
+def _have_same_loss(one: Comparison, other: Comparison) -> bool:
+    losses = one.measured.loss, other.measured.loss
+    if losses[0] is None or losses[1] is None:
+        return losses[0] is losses[1]
+    return equal_but_for_rounding(losses[0][1], losses[1][1], one.case.dtype)
 
 
 def excuse_fp32(failure: Comparison, pool: RankPool) -> Comparison:

@@ -41,6 +41,23 @@ class KeepsGradients(LocalDialect):
             parameter.grad = gradient
 
 
+class RunsDiffer(LocalDialect):
+    """The loss is twice too large, and off by another share in each run."""
+
+    name = "runs-differ"
+    runs = 0
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def loss(
+        self, case: Case, batch: Batch, stream: Stream, nll_L: Tensor, targets: Tensor, rank: Rank
+    ) -> Tensor:
+        self.runs += 1
+        right = super().loss(case, batch, stream, nll_L, targets, rank)
+        return right * (2 + self.runs * self.share)
+
+
 class ReducesSomeSteps(LocalDialect):
     """Gradients are summed over ranks in one step only; in others replicas drift apart."""
 
@@ -62,3 +79,4 @@ class ReducesSomeSteps(LocalDialect):
 OLD_COUNT = OldCount()
 KEEPS_GRADIENTS = KeepsGradients()
 REDUCES_FIRST, REDUCES_LAST = ReducesSomeSteps(last=False), ReducesSomeSteps(last=True)
+ROUNDS_OTHERWISE, RUNS_DIFFER = RunsDiffer(2.0**-50), RunsDiffer(2.0**-20)

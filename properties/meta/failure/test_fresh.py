@@ -26,6 +26,7 @@ from harness.failure.smallest import shrink_and_confirm
 from harness.judge import Job, Session
 from harness.ranks.pool import RankPool
 from harness.report import explain
+from properties.helpers.asking import planted_drift
 from properties.helpers.comparisons import comparison_with
 from properties.helpers.judging import evaluate, evaluate_all
 
@@ -122,6 +123,16 @@ def test_a_failure_whose_smaller_case_is_not_confirmed_keeps_its_own_case(
         failure.inquiry.called,
         (),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("ROUNDS_OTHERWISE", "denominator-wrong-count"), ("RUNS_DIFFER", "not-repeatable")],
+)
+def test_runs_that_differ_by_rounding_alone_are_the_same_failure(
+    name: str, called: str, one_rank: RankPool
+) -> None:
+    assert evaluate(SHARED, planted_drift(name), one_rank).inquiry.called == called
 
 
 def test_a_failure_that_comes_by_chance_is_not_blamed_on_earlier_cases(

@@ -104,17 +104,17 @@ def named(name: str) -> str:
 
 
 def drawn(
-    name: str, count: int, dtype: Dtype = "fp64", *, one_replica: bool = False
+    name: str, count: int, dtype: Dtype = "fp64", *, one_replica: bool = False, ranks: int = 4
 ) -> list[Case]:
     """Cases that use all ranks; preferences need rows in pairs on one replica."""
     strategy = cases(
-        sps=(2, 4), max_ranks=4, dtypes=(dtype,), losses=("token-mean",), stated=STATED
+        sps=(2, 4), max_ranks=ranks, dtypes=(dtype,), losses=("token-mean",), stated=STATED
     )
     pairs = "dpo" in name or "pairs" in name
     fitting = (
         case
         for case in draw_list(strategy, 8 * count, 0)
-        if case.ranks == 4
+        if case.ranks == ranks
         and (case.dp == 1 or not (pairs or one_replica))
         and (len(case.rows) % 2 == 0 or not pairs)
     )
