@@ -108,27 +108,40 @@ def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
         return
     with ExitStack() as hooks:
         for module in model.modules():
-            hook = module.register_forward_pre_hook(exchange, with_kwargs=True)
-            hooks.callback(hook.remove)
+            hooks.callback(module.register_forward_pre_hook(exchange, with_kwargs=True).remove)
         yield
 
 
 @contextmanager
 def answering(model: nn.Module, change: Answered, batch: Batch, case: Case) -> Iterator[None]:
-    """Change the logits that the model returns, alone or among others."""
+    """Change the logits that the model returns, or a part of it which the loss calls itself.
 
-    def exchange(_model: nn.Module, _given: Any, out: Any) -> Any:
-        if isinstance(out, Tensor):
-            return change(out, batch, case)
-        if isinstance(getattr(out, "logits", None), Tensor):
+    The tensor that a part returns is logits if it has a number for each id of the vocabulary.
+    """
+    depth = 0
+
+    def enter(*_: Any) -> None:
+        nonlocal depth
+        depth += 1
+
+    def leave(module: nn.Module, _given: Any, out: Any) -> Any:
+        nonlocal depth
+        depth -= 1
+        if depth == 0 and isinstance(getattr(out, "logits", None), Tensor):
             out.logits = change(out.logits, batch, case)
+        elif depth == 0 and isinstance(out, Tensor):
+            is_all = module is model or out.shape[-1:] == (case.vocab,)
+            return change(out, batch, case) if is_all else out
         return out
 
-    hook = model.register_forward_hook(exchange)
-    try:
+    if change is as_they_are:
         yield
-    finally:
-        hook.remove()
+        return
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.callback(module.register_forward_pre_hook(enter).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
+        yield
 
 
 class Exchanged(TorchFunctionMode):

@@ -16,7 +16,7 @@ from harness.recipes.batch import IGNORED, Batch
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.operations import of_operations
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import MODEL_MASK, computing_with, masked_for_model
+from harness.recipes.hypothesis import MODEL_MASK, answering, computing_with, masked_for_model
 from harness.recipes.recipe import _model_of_hypotheses
 from properties.planted.tiny import Attention, Tiny, next_labels
 
@@ -241,6 +241,22 @@ def test_attention_that_is_called_in_another_way_sees_what_it_saw(named: Any) ->
         changed = module(attention_mask=None)["attention_mask"]
     assert (changed < -1).all()
     assert module(attention_mask=None) == {"attention_mask": None}
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_logits_change_once_whether_a_loss_calls_a_model_or_a_part_of_it(*, is_part: bool) -> None:
+    def twice(logits_BSV: Tensor, _batch: Batch, _case: Case) -> Tensor:
+        return 2 * logits_BSV
+
+    policy, values = Tiny(CASES[0]), nn.Linear(3, 1)
+    model = nn.ModuleList([policy, values]) if is_part else policy
+    ids_BS, x_BSD = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, 3)
+    given = ids_BS, ids_BS, ids_BS.bool()
+    plain = policy(*given), values(x_BSD)
+    with answering(model, twice, {}, CASES[0]):
+        assert torch.equal(policy(*given), 2 * plain[0])
+        assert torch.equal(values(x_BSD), plain[1])
+    assert torch.equal(policy(*given), plain[0])
 
 
 def test_an_exchanged_operation_leaves_indices_and_a_tensor_alone_as_they_are() -> None:
