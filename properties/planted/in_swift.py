@@ -61,7 +61,7 @@ MISTAKES = {
     "dpo-own-shard": ("dpo", "own_shard_instead_of_others"),
     "grpo": ("packed-grpo", "nullcontext"),
     "grpo-one-place-off": ("packed-grpo", "one_place_off"),
-    "dapo-divided-twice": ("packed-dapo", "divided_twice"),
+    "dapo-divided-twice": ("packed-grpo", "divided_twice"),
 }
 
 

@@ -132,6 +132,7 @@ def bugs(library: Library) -> tuple[Bug, ...]:
         return tuple(map(_read, known.bug))
 
 
+@cache
 def about(library: Library) -> About:
     """Return the facts for users in a folder's known.toml."""
     with _read_from(library) as known:

@@ -20,11 +20,15 @@ LINE = (
 )
 
 
+# What a case of a mistake has beside it.
+OF_CASES = {"dapo-divided-twice": "setting.loss_type=dapo"}
+
 pool = ranks_of("ms_swift", in_swift)
 
 
 def judged(entry: str, pool: RankPool) -> Comparison:
-    return Session(pool).judge_one(Job(parse(LINE), locate(f"{in_swift.NAME}.{entry}")))
+    case = parse(f"{LINE} {OF_CASES.get(entry, '')}")
+    return Session(pool).judge_one(Job(case, locate(f"{in_swift.NAME}.{entry}")))
 
 
 @pytest.mark.parametrize("entry", ["dpo", "grpo"])

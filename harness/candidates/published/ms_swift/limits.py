@@ -1,9 +1,13 @@
 """Cases that ms-swift, or its wiring, cannot run."""
 
+from functools import partial
+
 from harness.candidates.published.library import Limit
+from harness.candidates.published.ms_swift.settings import FIPO, GRPO, RLOO
 from harness.candidates.published.wiring import limits
 from harness.candidates.published.wiring.limits import OF_RECIPES, ulysses_ranks
 from harness.case import Case
+from harness.case.settings import as_limits
 from harness.case.stated import ALL_RANKS
 
 
@@ -80,9 +84,16 @@ def channel(case: Case) -> str | None:
 
 # The trainers make micro-batches themselves, and both attentions compute in any dtype.
 OF_RLHF = OF_RECIPES.replace(" micro=1", "").replace("dtype=fp32", "dtype=fp64,fp32")
-OF_ANSWERS = f"{OF_RLHF} targets=some"
+OF_ANSWERS = {
+    key: f"{OF_RLHF} targets=some {as_limits(settings)}"
+    for key, settings in {
+        "grpo": GRPO,
+        "packed-grpo": GRPO,
+        "packed-rloo": RLOO,
+        "packed-fipo": FIPO,
+    }.items()
+}
 OF_PAIRS = f"{OF_RLHF} group=2"
-OF_GRPO = ("grpo", "packed-grpo", "packed-dapo", "packed-gspo")
 
 
 def pairs(case: Case) -> str | None:
@@ -90,10 +101,10 @@ def pairs(case: Case) -> str | None:
     return limits.within(case, OF_PAIRS) or packed(case)
 
 
-def answers(case: Case) -> str | None:
+def answers(case: Case, stated: str) -> str | None:
     """Refuse what cannot be two answers to each prompt, which ranks make and share."""
     return (
-        limits.within(case, OF_ANSWERS)
+        limits.within(case, stated)
         or packed(case)
         or limits.first(
             len(case.rows) % (2 * case.dp) != 0
@@ -117,12 +128,12 @@ LIMITS: dict[str, Limit] = {
     "packed-channel": lambda case: channel(case) or packed(case),
     "dpo": pairs,
     "packed-dpo": pairs,
-    **dict.fromkeys(OF_GRPO, answers),
+    **{key: partial(answers, stated=stated) for key, stated in OF_ANSWERS.items()},
 }
 # Only a ring makes groups of its own; other entries use the harness's.
 STATED = {
     **dict.fromkeys(LIMITS, "dtype=fp32"),
     "ring": f"dtype=bf16 {ALL_RANKS}",
     **dict.fromkeys(("dpo", "packed-dpo"), OF_PAIRS),
-    **dict.fromkeys(OF_GRPO, OF_ANSWERS),
+    **OF_ANSWERS,
 }

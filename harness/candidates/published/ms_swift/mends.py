@@ -65,9 +65,47 @@ def counted_from_the_last_token() -> AbstractContextManager[Any]:
     return wrapped(released.GRPOTrainer, "_get_logps_via_sp", around)
 
 
+def kl_once_for_each_answer() -> AbstractContextManager[Any]:
+    """While this lasts, the KL of an answer counts once, though each rank of a sequence has it."""
+    from harness.candidates.published.ms_swift import released
+
+    gather = released.reinforced.gather
+
+    def around(original: Any) -> Any:
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            def of_sequences(values: Any) -> Any:
+                sp = self.template.sequence_parallel_size
+                return gather(values).view(-1, sp, len(values))[:, 0].flatten()
+
+            with patch.object(released.reinforced, "gather", of_sequences):
+                return original(self, *args, **kwargs)
+
+        return call
+
+    return wrapped(released.GRPOTrainer, "_compute_advantages", around)
+
+
+def no_teacher_unless_given() -> AbstractContextManager[Any]:
+    """While this lasts, a trainer has a teacher if it was given one."""
+    from harness.candidates.published.ms_swift import released
+
+    def around(original: Any) -> Any:
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            original(self, *args, **kwargs)
+            self._has_teacher = self._has_teacher_explicit()
+
+        return call
+
+    return wrapped(released.GRPOTrainer, "_setup_teacher", around)
+
+
 MENDS: dict[str, Mend] = {
     "ring-drops-lse-gradient": ring_with_final_result,
     "loss-in-half": loss_in_fp32,
     "dpo-padding-not-cut": padding_cut_off,
     "grpo-columns-moved-by-padding": counted_from_the_last_token,
+    "grpo-kl-of-all-ranks": kl_once_for_each_answer,
+    "grpo-takes-a-teacher": no_teacher_unless_given,
 }

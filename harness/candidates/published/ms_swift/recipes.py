@@ -3,7 +3,6 @@
 Legend: B rows, S columns, V vocabulary. A number of a target stands in the target's own column.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,19 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from harness.candidates.published.ms_swift.formulas import (
+    EPSILON,
+    advantages,
+    is_kept,
+    loss_of_targets,
+    mean,
+    ratios,
+)
+from harness.candidates.published.ms_swift.settings import FIPO, GRPO, RLOO
 from harness.candidates.published.wiring.actions import k3
 from harness.candidates.published.wiring.scaled import scaled
 from harness.recipes import Recipe, losses, row
 from harness.recipes.batch import Batch
-from harness.recipes.families import family
+from harness.recipes.families import any_family, family
 
-# DPO's, then GRPO's for the KL penalty and the bounds of the ratio; and of sampling.
-BETA, KL, EPSILON, TEMPERATURE = 0.1, 0.1, 0.2, 0.8
+# DPO's; the weight of GRPO's KL; and that of sampling.
+BETA, KL, TEMPERATURE = 0.1, 0.1, 0.8
 # The weights of a reference and of an old policy, as shares of those of the policy.
 REFERENCE, OLD = 1 - 2.0**-4, 1 - 2.0**-5
-
-# mean(a number of each target, batch) -> one number.
-Mean = Callable[[Tensor, Batch], Tensor]
+# What the settings are where an entry is about something else.
+OF_RLOO = {"kl_in_reward": True}
 
 
 def dpo(model: Any, batch: Batch) -> Any:
@@ -47,16 +54,20 @@ def rows_mean(x_BS: Tensor, batch: Batch) -> Tensor:
     return losses.mean_of_row(x_BS, batch).mean()
 
 
-def advantages(batch: Batch) -> Tensor:
-    """How much better each of two answers is than both are on average -> B."""
-    first, second = losses.in_pairs(batch["rewards"], batch)
-    places_B = torch.cat(losses.in_pairs(torch.arange(len(batch["row"])), batch))
-    half = (first - second) / 2
-    return torch.cat([half, -half])[places_B.argsort()]
-
-
-def grpo(model: Any, batch: Batch, *, mean: Mean = rows_mean, of_rows: bool = False) -> Any:
-    """GRPO with a penalty for the KL from a reference; GSPO has one ratio for each row."""
+def grpo(
+    model: Any,
+    batch: Batch,
+    *,
+    loss_type: str = "grpo",
+    importance_sampling_level: str = "token",
+    epsilon_high: float | None = None,
+    delta: float | None = None,
+    scale_rewards: str = "none",
+    advantage_estimator: str = "grpo",
+    kl_in_reward: bool = False,
+    off_policy_sequence_mask_delta: float | None = None,
+) -> Any:
+    """GRPO with a penalty for the KL from a reference, in the loss or in rewards."""
     logits_BSV = losses.logits(model, batch) / TEMPERATURE
     logps_BS = losses.picked(logits_BSV, batch["labels"])
     with torch.no_grad():
@@ -66,22 +77,29 @@ def grpo(model: Any, batch: Batch, *, mean: Mean = rows_mean, of_rows: bool = Fa
             )
             for share in (OLD, REFERENCE)
         )
-    gain_BS = logps_BS - old_BS
-    if of_rows:
-        gain_BS = losses.mean_of_row(gain_BS, batch)[:, None].expand_as(gain_BS)
-    loss_BS, _ = losses.surrogate(gain_BS, advantages(batch)[:, None], EPSILON)
-    kl_BS = k3(logps_BS - reference_BS)
+    rewards_B = batch["rewards"]
+    if kl_in_reward:
+        rewards_B = rewards_B - KL * (old_BS - reference_BS).sum(1)
+    better_B = advantages(rewards_B, batch, advantage_estimator, scale_rewards)
+    ratio_BS = ratios(logps_BS, old_BS, batch, importance_sampling_level)
+    high = EPSILON if epsilon_high is None else epsilon_high
+    loss_BS = loss_of_targets(
+        loss_type, ratio_BS, better_B, logps_BS, old_BS, high=high, delta=delta
+    )
+    if not kl_in_reward:
+        loss_BS = loss_BS + KL * k3(logps_BS - reference_BS)
+    kept_BS = is_kept(logps_BS - old_BS, better_B, batch, off_policy_sequence_mask_delta)
     log = {"entropy": rows_mean(losses.entropy(logits_BSV), batch)}
-    return mean(loss_BS + KL * kl_BS, batch), log
+    return mean(loss_type, loss_BS, kept_BS, batch), log
 
 
-POLICY = family("llama")
+POLICY, POLICIES = family("llama"), any_family()
 REWARDS = {"rewards": row(-2, 2)}
 RECIPES = {
     "dpo": Recipe(POLICY, dpo),
     "packed-dpo": Recipe(POLICY, dpo),
-    "grpo": Recipe(POLICY, grpo, REWARDS),
-    "packed-grpo": Recipe(POLICY, grpo, REWARDS),
-    "packed-dapo": Recipe(POLICY, partial(grpo, mean=losses.mean), REWARDS),
-    "packed-gspo": Recipe(POLICY, partial(grpo, of_rows=True), REWARDS),
+    "grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
+    "packed-grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
+    "packed-rloo": Recipe(POLICIES, partial(grpo, **OF_RLOO), REWARDS, RLOO),
+    "packed-fipo": Recipe(POLICIES, grpo, REWARDS, FIPO),
 }

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from harness.candidates.published.ms_swift import released
 from harness.candidates.published.ms_swift.arguments import arguments, template
+from harness.candidates.published.ms_swift.formulas import EPSILON, LONGEST
 from harness.candidates.published.ms_swift.policy import encoded, sharing, step
 from harness.candidates.published.ms_swift.recipes import (
-    EPSILON,
     KL,
     OLD,
     REFERENCE,
@@ -30,11 +30,12 @@ OF_GRPO = vars(released.GRPOArgumentsMixin()) | {
     "kl_in_reward": False,
     "log_completions": False,
     "log_entropy": True,
-    "max_completion_length": 1,
+    "max_completion_length": LONGEST,
     "num_completions_to_print": 0,
     "num_generations": 2,
     "num_iterations": 2,
     "reward_weights": None,
+    "loss_type": "grpo",
     "scale_rewards": "none",
     "temperature": TEMPERATURE,
     "use_liger_kernel": False,
@@ -65,8 +66,7 @@ def grpo(
     mesh: DeviceMesh,
     *,
     packed: bool,
-    loss: str = "grpo",
-    level: str = "token",
+    **settings: Any,
 ) -> Any:
     """Take the step of `GRPOTrainer` in which rollouts are used again.
 
@@ -78,9 +78,7 @@ def grpo(
     samples = [sample for batch in batches for sample in samples_of(batch)]
     share = len(samples) // sp
     mine = samples[mesh["sp"].get_local_rank() * share :][:share]
-    of_case = {
-        "importance_sampling_level": level,
-        "loss_type": loss,
+    of_case = settings | {
         "per_device_train_batch_size": len(samples) // micro_batches,
         "steps_per_generation": len(batches),
     }
