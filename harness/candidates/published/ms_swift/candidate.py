@@ -13,7 +13,7 @@ from harness.candidates.published.library import Step
 from harness.candidates.published.ms_swift import library
 from harness.candidates.published.ms_swift.batch import Batch
 from harness.candidates.published.ms_swift.patches import NAMES, prepared
-from harness.candidates.published.ms_swift.recipes import OF_RLOO, RECIPES
+from harness.candidates.published.ms_swift.recipes import RECIPES
 from harness.candidates.published.ms_swift.trainer import Trainer
 from harness.candidates.published.wiring.gradients import emit_gradients, reduce, steps, total
 from harness.candidates.published.wiring.meshes import mesh
@@ -87,6 +87,6 @@ STEPS: dict[str, Step] = {
     "packed-dpo": taking("packed-dpo", DPO),
     "grpo": taking("grpo", GRPO),
     "packed-grpo": taking("packed-grpo", GRPO),
-    "packed-rloo": taking("packed-rloo", GRPO, **OF_RLOO),
+    "packed-rloo": taking("packed-rloo", GRPO, kl_in_reward=True),
     "packed-fipo": taking("packed-fipo", GRPO),
 }

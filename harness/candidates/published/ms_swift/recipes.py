@@ -29,8 +29,6 @@ from harness.recipes.families import any_family, family
 BETA, KL, TEMPERATURE = 0.1, 0.1, 0.8
 # The weights of a reference and of an old policy, as shares of those of the policy.
 REFERENCE, OLD = 1 - 2.0**-4, 1 - 2.0**-5
-# What the settings are where an entry is about something else.
-OF_RLOO = {"kl_in_reward": True}
 
 
 def dpo(model: Any, batch: Batch) -> Any:
@@ -100,6 +98,6 @@ RECIPES = {
     "packed-dpo": Recipe(POLICY, dpo),
     "grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
     "packed-grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
-    "packed-rloo": Recipe(POLICIES, partial(grpo, **OF_RLOO), REWARDS, RLOO),
+    "packed-rloo": Recipe(POLICIES, partial(grpo, kl_in_reward=True), REWARDS, RLOO),
     "packed-fipo": Recipe(POLICIES, grpo, REWARDS, FIPO),
 }
