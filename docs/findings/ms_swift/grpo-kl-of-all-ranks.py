@@ -1,10 +1,10 @@
-"""RLOO and REINFORCE++ (kl_in_reward) with sequence_parallel_size > 1 fail at the first step:
-_compute_advantages gathers the KL of every answer once for each rank of its sequence
+"""GRPO with kl_in_reward (default for RLOO and REINFORCE++) and sequence_parallel_size > 1 fails
+at the first training step: the KL of every answer is gathered once for each rank of its sequence
 
 ms-swift 4.6.0. The released split_by_mini_batches and _compute_advantages of GRPOTrainer on two
 ranks that share sequences; each has two answers to a prompt. Log-probabilities are data, as a
 model is not needed. Run: python grpo-kl-of-all-ranks.py (two processes on the CPU).
-With --control kl_in_reward is off.
+With --control the ranks are two replicas, and share no sequence.
 """
 
 import ast
@@ -23,7 +23,7 @@ import torch.multiprocessing as mp
 from accelerate import PartialState
 from accelerate.utils import gather
 
-IN_REWARD = "--control" not in sys.argv
+SHARED = 1 if "--control" in sys.argv else 2
 SWIFT = Path(find_spec("swift").submodule_search_locations[0])
 FUNCTIONS = {
     "nanstd": "utils/torch_utils.py",
@@ -31,7 +31,7 @@ FUNCTIONS = {
     "split_by_mini_batches": "rlhf_trainers/rollout_mixin.py",
     "_compute_advantages": "rlhf_trainers/grpo_trainer.py",
 }
-ARGS = {"advantage_estimator": "rloo", "scale_rewards": "none", "kl_in_reward": IN_REWARD}
+ARGS = {"advantage_estimator": "rloo", "scale_rewards": "none", "kl_in_reward": True}
 
 
 def released() -> type:
@@ -67,24 +67,26 @@ def rank(index: int, store: str, found) -> None:
     trainer.reward_func_names, trainer.reward_weights = ["accuracy"], torch.ones(1)
     trainer.model, trainer._metrics = SimpleNamespace(training=True), {"train": defaultdict(list)}
     trainer._logs = {"rewards": defaultdict(list)}
-    trainer.template = SimpleNamespace(sequence_parallel_size=2)
     trainer.args = SimpleNamespace(steps_per_generation=1)
     trainer.accelerator = SimpleNamespace(device="cpu")
-
     torch.manual_seed(index)
     samples = [torch.randn(2, 3) for _ in range(2)]  # What two policies say of an answer.
     rewards = gather(torch.tensor([1.0, 0.0]))[:, None]
-    batches = []
-    for chunk in trainer.split_by_mini_batches(samples):
-        old, reference = torch.stack(chunk, 1)
-        data = {"old_per_token_logps": old, "ref_per_token_logps": reference}
-        batch = SimpleNamespace(**data, completion_mask=torch.ones_like(old))
-        batches.append({"grpo_batch": batch})
-    try:
-        advantages = trainer._compute_advantages(samples, rewards, batches)
-        found.put((index, f"advantages {[round(a, 2) for a in advantages.tolist()]}"))
-    except RuntimeError as error:
-        found.put((index, f"RuntimeError: {error}"))
+
+    def step(ranks: int) -> str:
+        trainer.template, batches = SimpleNamespace(sequence_parallel_size=ranks), []
+        for chunk in trainer.split_by_mini_batches(samples):
+            old, reference = torch.stack(chunk, 1)
+            data = {"old_per_token_logps": old, "ref_per_token_logps": reference}
+            batch = SimpleNamespace(**data, completion_mask=torch.ones_like(old))
+            batches.append({"grpo_batch": batch})
+        try:
+            advantages = trainer._compute_advantages(samples, rewards, batches)
+            return f"advantages {[round(a, 2) for a in advantages.tolist()]}"
+        except RuntimeError as error:
+            return f"RuntimeError: {error}"
+
+    found.put((step(1), step(SHARED)))
     dist.destroy_process_group()
 
 
@@ -92,7 +94,7 @@ if __name__ == "__main__":
     found = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(rank, (f"file://{folder}/store", found), nprocs=2)
-    got = dict(found.get() for _ in range(2))[0]
-    print(f"four answers on two ranks, kl_in_reward {IN_REWARD}\nexpected an advantage for each")
-    print(f"got      {got}")
-    sys.exit(int("Error" in got))
+    expected, got = found.get()
+    print(f"two ranks of two answers, sequence_parallel_size {SHARED}")
+    print(f"expected {expected}\ngot      {got}")
+    sys.exit(int(got != expected))

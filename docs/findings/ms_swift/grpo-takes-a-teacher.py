@@ -1,5 +1,5 @@
-"""GRPO refuses loss_type real and fipo and off_policy_sequence_mask_delta in every run:
-_has_teacher is set also where there is no teacher
+"""GRPO without a teacher refuses loss_type real and fipo and off_policy_sequence_mask_delta:
+_has_teacher is always True
 
 ms-swift 4.6.0. The released _setup_teacher, _compute_loss_and_metrics and what they call, on a
 trainer without a teacher. Log-probabilities are data, as a model is not needed.
