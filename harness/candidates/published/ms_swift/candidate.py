@@ -88,5 +88,5 @@ STEPS: dict[str, Step] = {
     "grpo": taking("grpo", GRPO),
     "packed-grpo": taking("packed-grpo", GRPO),
     "packed-rloo": taking("packed-rloo", GRPO, kl_in_reward=True),
-    "packed-fipo": taking("packed-fipo", GRPO),
+    "packed-fipo": taking("packed-fipo", GRPO, loss_type="fipo"),
 }

@@ -11,8 +11,8 @@ from harness.recipes.batch import IGNORED, Batch
 
 # The bound of a ratio; steepness of SAPO for good and bad actions; the longest answer.
 EPSILON, GOOD, BAD, LONGEST = 0.2, 1.0, 1.05, 8
-# FIPO: what is left of a token's share in the one before it; bounds of a weight, and of that of a
-# bad action; the ratio from which a bad action is one.
+# FIPO: what is left of a token's share in the one before it; the largest weight; for a bad action
+# whose ratio is above the last of these, the smallest weight.
 LEFT, MOST, LEAST_BAD, HIGH = 2 ** (-1 / 32.0), 1.2, 0.8, 4.0
 
 
@@ -72,7 +72,7 @@ def loss_of_targets(
 def influence(gain_BS: Tensor, ratio_BS: Tensor, better_BS: Tensor, delta: float | None) -> Tensor:
     """FIPO: what a target counts, by how much likelier those after it became, the nearer the more.
 
-    Like all that off the targets is zero, the gain is.
+    The gain is zero off the targets.
     """
     counted_BS = gain_BS if delta is None else gain_BS.where(ratio_BS <= delta, 0)
     column_S = torch.arange(gain_BS.shape[1])

@@ -99,5 +99,5 @@ RECIPES = {
     "grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
     "packed-grpo": Recipe(POLICIES, grpo, REWARDS, GRPO),
     "packed-rloo": Recipe(POLICIES, partial(grpo, kl_in_reward=True), REWARDS, RLOO),
-    "packed-fipo": Recipe(POLICIES, grpo, REWARDS, FIPO),
+    "packed-fipo": Recipe(POLICIES, partial(grpo, loss_type="fipo"), REWARDS, FIPO),
 }
