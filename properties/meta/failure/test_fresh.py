@@ -125,6 +125,7 @@ def test_a_failure_whose_smaller_case_is_not_confirmed_keeps_its_own_case(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "called"),
     [("ROUNDS_OTHERWISE", "denominator-wrong-count"), ("RUNS_DIFFER", "not-repeatable")],
