@@ -78,7 +78,6 @@ def test_every_mutant_that_a_golden_hunts_fails_on_it(
     assert len(hunts) >= 40
 
 
-@pytest.mark.slow
 def test_goldens_that_are_generated_from_vectors_mean_the_same_as_the_committed_ones(
     goldens: dict[str, Golden], tmp_path: Path
 ) -> None:
@@ -129,7 +128,6 @@ def test_the_batches_of_the_notebook_and_layouts_that_show_or_hide_bugs_are_stor
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "verdict"),
     # The two references may differ by the first share, and not by the second.

@@ -1,8 +1,8 @@
 """GRPO without a teacher refuses loss_type real and fipo and off_policy_sequence_mask_delta:
 _has_teacher is always True
 
-ms-swift 4.6.0. The released _setup_teacher, _compute_loss_and_metrics and what they call, on a
-trainer without a teacher. Log-probabilities are data, as a model is not needed.
+ms-swift 4.6.0. The released _setup_teacher with the two functions that it calls, and the released
+_compute_loss_and_metrics, without a teacher. Log-probabilities are data: no model is needed.
 Run: python grpo-takes-a-teacher.py (one process on the CPU). With --control loss_type is dapo.
 """
 

@@ -57,7 +57,6 @@ def test_large_cases_keep_to_the_sizes_that_the_user_states() -> None:
     assert max(len(row) for case in batch for row in case.rows) > 130
 
 
-@pytest.mark.slow
 def test_each_shard_has_its_share_of_the_large_cases() -> None:
     batch = draw(replace(REQUEST, count=5 * BEYOND_FROM), RANKS)
     large = {case for case in batch if any(getattr(false_passes, n).wrong(case) for n in BEYOND)}

@@ -18,9 +18,7 @@ LINE = (
     "case/1 rows=5:01011,4:0011,3:011,3:001 heads=2/2 layers=1 vocab=11 sp=2 dp=1 micro=2 dim=4 "
     "dtype=fp64 seed=3"
 )
-
-
-# What a case of a mistake has beside it.
+# What the case of a mistake states in addition.
 OF_CASES = {"dapo-divided-twice": "setting.loss_type=dapo"}
 
 pool = ranks_of("ms_swift", in_swift)

@@ -44,7 +44,7 @@ def test_a_step_written_from_scratch_is_right(case: Case, harness_pool: RankPool
     assert evaluate(case, f"{PLACE}SCRATCH", harness_pool).verdict.passed
 
 
-@pytest.mark.slow
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", scratch.WRONG, ids=lambda kind: kind.__name__)
 def test_each_wrong_version_of_the_step_gets_its_name(
     kind: type[scratch.Scratch], harness_pool: RankPool

@@ -50,7 +50,7 @@ def agree(recipe: Recipe) -> None:
             torch.testing.assert_close(tensor, once[key], rtol=RELATIVE, atol=ABSOLUTE)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_padding_and_the_order_of_rows_change_no_digit_that_counts(name: str) -> None:
     agree(Recipe(family(name), losses.supervised))

@@ -48,7 +48,7 @@ def wait_for_rank_1(address: str, key: str = "case received") -> None:
 
 
 # In its first launch, or in a later launch of the same supervisor.
-@pytest.mark.slow
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("stage", ["running", "again"])
 def test_nothing_outlives_a_controller_that_is_killed_in_the_middle_of_a_case(stage: str) -> None:
     # A deaf rank notices nothing itself: its supervisor has to end it.

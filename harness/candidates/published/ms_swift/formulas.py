@@ -11,6 +11,8 @@ from harness.recipes.batch import IGNORED, Batch
 
 # The bound of a ratio; steepness of SAPO for good and bad actions; the longest answer.
 EPSILON, GOOD, BAD, LONGEST = 0.2, 1.0, 1.05, 8
+# It keeps a deviation of zero from being divided by.
+LEAST = 1e-4
 # FIPO: what is left of a token's share in the one before it; the largest weight; for a bad action
 # whose ratio is above the last of these, the smallest weight.
 LEFT, MOST, LEAST_BAD, HIGH = 2 ** (-1 / 32.0), 1.2, 0.8, 4.0
@@ -25,10 +27,10 @@ def advantages(rewards_B: Tensor, batch: Batch, estimator: str, scale: str) -> T
     if scale == "none":
         scale_B = torch.ones_like(pair_B)
     elif scale == "group":
-        scale_B = pair_B + 1e-4
+        scale_B = pair_B + LEAST
     else:
         all_B = better_B if estimator == "reinforce_plus_plus" else rewards_B
-        scale_B = all_B.std() + 1e-4
+        scale_B = all_B.std() + LEAST
     # Without itself an answer is compared with the other one, which is twice as far.
     return better_B * (2 if estimator == "rloo" else 1) / scale_B
 

@@ -10,7 +10,7 @@ def scaled(model: Any, share: float) -> Any:
     for module in other.modules():
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-    # Nobody collects what routers say, without hooks.
+    # Without its hooks nobody collects what routers say, and their loss would fail.
     other.config.output_router_logits = False
     for parameter in other.parameters():
         parameter.mul_(share)
