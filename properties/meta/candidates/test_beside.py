@@ -181,7 +181,7 @@ def test_two_candidates_with_modules_of_the_same_names_use_their_own(
     assert failing_candidates(*both) == {wrong}
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 def test_a_module_beside_the_candidate_takes_precedence_over_the_current_folder(
     files_by_folder: tuple[str, str], failing_candidates: Judge
 ) -> None:

@@ -311,7 +311,7 @@ def test_a_listed_fault_skips_cases_like_it_and_an_unlisted_one_ends_the_stage(
         assert ended.verdicts == {"FAULT": 1}
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize(("kind", "most"), [(Kind.RAISED, MOST_FAULTS), (Kind.HUNG, MOST_HANGS)])
 @pytest.mark.usefixtures("two_releases")

@@ -26,6 +26,7 @@ from bare import LOOP
 """
 
 
+@pytest.mark.slow
 def test_the_bare_loop_runs_its_cases_on_the_ranks_of_a_pool(
     harness_pool: RankPool, tmp_path: Path
 ) -> None:

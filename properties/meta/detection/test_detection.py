@@ -52,6 +52,7 @@ def printed(score: Score) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_mutant_is_found_named_and_scored(harness_pool: RankPool, batch: list[Case]) -> None:
     score = score_here(
         [BANK["B14"], BANK["B101"]], [], Trier(cases=batch, session=Session(harness_pool))

@@ -158,6 +158,7 @@ def test_an_id_of_several_bundles_or_of_none_is_refused_with_near_names(
     assert refusal.count("\n") == 1
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", ["payload.py:X", "payload:X"])
 def test_code_that_a_bundle_names_runs_only_if_the_user_names_it_too(
     diverged: Comparison, repro: Repro, name: str, monkeypatch: pytest.MonkeyPatch

@@ -103,7 +103,7 @@ def test_other_keys_than_losses_and_gradients_are_not_stored_but_reported(
     assert golden("diff", tmp_path, "--candidate", candidate) == 0
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "attribute", "status"),
     # First the old step in another file, then another step.

@@ -48,7 +48,7 @@ def test_the_contract_loss_is_the_loss_of_plain_training(case: Case) -> None:
     )
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, pytest.param(12, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "candidate",

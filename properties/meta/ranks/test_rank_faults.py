@@ -171,6 +171,7 @@ def test_the_end_of_a_rank_is_noticed_at_once_though_its_children_live_on(
     assert fault.ranks[1].startswith("rank 1: gone")
 
 
+@pytest.mark.slow
 def test_a_dying_rank_leaves_no_daemon_even_one_without_an_environment(
     fault_of: Expect,
 ) -> None:

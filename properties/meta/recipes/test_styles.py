@@ -55,7 +55,7 @@ def prepare(style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(pool.deadlines, "case", COMPILING)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_a_right_step_passes_in_any_style(
     style: str, pool: RankPool, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +68,7 @@ def test_a_right_step_passes_in_any_style(
         assert comparison.verdict.passed, explain(comparison)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("style", FAULTY)
 def test_a_fault_is_found_and_named_in_any_style(
