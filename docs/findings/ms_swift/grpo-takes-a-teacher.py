@@ -21,6 +21,7 @@ FUNCTIONS = {
     "resolve_dynamic_opd_self_distillation": "rlhf_trainers/gkd_helpers.py",
     "_setup_teacher": "rlhf_trainers/rollout_mixin.py",
     "_has_teacher_explicit": "rlhf_trainers/rollout_mixin.py",
+    "_compute_fipo_influence": "rlhf_trainers/grpo_trainer.py",
     "_compute_loss_and_metrics": "rlhf_trainers/grpo_trainer.py",
 }
 # No teacher, and all else at its default but for beta, so that no reference is needed.
@@ -41,6 +42,10 @@ TRAINER = {
     "epsilon_high": 0.2,
     "sdar_loss_coef": 0.0,
     "chord_sft_iterator": None,
+    "fipo_gamma": 2 ** (-1 / 32),
+    "fipo_clip_range": 0.2,
+    "fipo_clip_high_only": True,
+    "fipo_safety_threshold": 4.0,
     "loss_type": LOSS,
 }
 
