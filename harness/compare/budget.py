@@ -46,8 +46,10 @@ A gradient that is zero in exact arithmetic, as the oracle shows, has no magnitu
 by: kernels leave a few roundings of the largest gradient in it. As many are allowed, and in
 addition what plain training itself leaves in it. If all gradients are that small beside the loss,
 such as those of a balanced router in a batch without targets, or of a pair of equal rows, they are
-roundings of numbers of the size of the loss; below fp64 `own` is then the baseline's largest error
-in any gradient, for it may have nothing left in a slice, or in a whole tensor.
+roundings of numbers of the size of the loss, or of the order of one if the loss is zero too; below
+fp64 `own` is then the baseline's largest error in any gradient, for it may have nothing left in a
+slice, or in a whole tensor. A loss may also cancel alone, as where advantages have a mean of zero:
+then it is a sum of numbers of the size of the gradients.
 """
 
 import re

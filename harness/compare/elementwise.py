@@ -25,6 +25,7 @@ from harness.trace.trace import GRADIENT, Values
 
 Floats = npt.NDArray[np.float64]
 
+LOSSES, GRADIENTS = kind_of("loss", 0), kind_of(GRADIENT, 1)
 # Divides instead of a budget of zero, so that an error of zero uses nothing of it.
 SMALLEST = 1e-60
 NO_POSITIONS: npt.NDArray[np.intp] = np.empty(0, np.intp)
@@ -134,12 +135,19 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
             for kind in kinds_lent_to(key, oracle.ndim):
                 by_kind.setdefault(kind, []).append((by_key[key], rms))
     medians = {kind: np.median(values, axis=0).tolist() for kind, values in by_kind.items()}
-    size, gradient = _usual_gradient_size(known), kind_of(GRADIENT, 1)
-    has_cancelled = 0.0 < largest.get(gradient, 0.0) <= ZERO * size
+    # Weights are of the order of one, so gradients are of the order of the loss. If both are zero,
+    # but for roundings, they are sums of numbers of the order of one, which cancel.
+    loss = abs(float(known["loss"][0])) if "loss" in known else 0.0
+    size = max(largest.get(GRADIENTS, 0.0), loss)
+    size = size if size > ZERO else 1.0
+    has_cancelled = largest.get(GRADIENTS, size) <= ZERO * size
     # If all gradients are roundings of the loss, only its size can say how large roundings are.
-    # Baselines other than the oracle would show it by their own error.
-    if has_cancelled and gradient not in by_kind:
-        largest[gradient] = size
+    # Baselines other than the oracle would show it by their own error, if they have any.
+    if has_cancelled and GRADIENTS not in by_kind:
+        largest[GRADIENTS] = size
+    # A loss may cancel alone, as that of advantages whose mean is zero.
+    if largest.get(LOSSES, size) <= ZERO * size:
+        largest[LOSSES] = size
     return Noise(
         by_key,
         {kind: extreme for kind, (extreme, _) in medians.items()},
@@ -147,15 +155,6 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
         largest,
         max(left) if has_cancelled else None,
     )
-
-
-def _usual_gradient_size(known: dict[str, tuple[Values, Sequence[Values]]]) -> float:
-    """Return how large gradients usually are.
-
-    Weights are of the order of one, so gradients are of the order of the loss.
-    """
-    loss = abs(float(known["loss"][0])) if "loss" in known else 0.0
-    return loss or 1.0
 
 
 def judge(

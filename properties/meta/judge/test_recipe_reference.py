@@ -131,3 +131,26 @@ def test_where_all_gradients_cancel_no_step_is_blamed_for_what_is_left_in_a_slic
         plain = and_others(baseline, 1.7e-7).trace
         step = and_others(of(1.7e-7, left, np.float32), 1.7e-7)
         assert compared(oracle, [plain], step) is verdict
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "passes"),
+    [("fp64", 5e-17, True), ("fp64", 1e-14, False), ("fp32", 5e-8, True), ("fp32", 1e-5, False)],
+)
+@pytest.mark.parametrize("loss", [0.0, -3e-17])
+@pytest.mark.parametrize("gradient", [0.0, 1.0])
+def test_where_a_loss_cancels_and_gradients_perhaps_a_step_may_leave_a_few_roundings(
+    dtype: Dtype, left: float, *, passes: bool, loss: float, gradient: float
+) -> None:
+    def of(left: float, kind: type) -> Assembly:
+        """Return a step whose advantages have a mean of zero, or are all zero."""
+        done = outcome(KL, kind)
+        done.trace.put("loss", Entry(np.asarray(loss + left, kind)))
+        done.trace.put("grad.w", Entry((gradient * WEIGHTS + left * (1 - gradient)).astype(kind)))
+        return done
+
+    kind = np.float64 if dtype == "fp64" else np.float32
+    oracle = of(0.0, np.float64).trace
+    case = replace(CASE, dtype=dtype)
+    seen = compare(case, "step", oracle, [of(0.0, kind).trace], of(left, kind), of_our_model=False)
+    assert (seen.verdict is not Verdict.DIVERGED) is passes

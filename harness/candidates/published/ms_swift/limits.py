@@ -115,15 +115,6 @@ def answers(case: Case, stated: str) -> str | None:
     )
 
 
-def in_rewards(case: Case) -> str | None:
-    """Refuse what answers whose KL is part of rewards cannot be."""
-    rows = {(row.mask, case.ids_of(place)) for place, row in enumerate(case.rows)}
-    return answers(case, OF_ANSWERS["packed-rloo"]) or limits.first(
-        len(rows) < len(case.rows)
-        and "two equal rows: of their advantages the KL leaves nothing but rounding"
-    )
-
-
 LIMITS: dict[str, Limit] = {
     "padded": lambda case: plain(case) or padded(case),
     "packed": lambda case: plain(case) or packed(case),
@@ -138,7 +129,6 @@ LIMITS: dict[str, Limit] = {
     "dpo": pairs,
     "packed-dpo": pairs,
     **{key: partial(answers, stated=stated) for key, stated in OF_ANSWERS.items()},
-    "packed-rloo": in_rewards,
 }
 # Only a ring makes groups of its own; other entries use the harness's.
 STATED = {
