@@ -80,8 +80,8 @@ _ALL = (
     ),
     Anomaly(
         "column-shifted",
-        "a column of the recipe is shifted against its tokens",
-        "the column is shifted never, twice, or after it is cut, and labels once before",
+        "a column of the recipe, or what a teacher says, is shifted against its tokens",
+        "it is shifted never, twice, or after it is cut, and labels once before",
     ),
     Anomaly(
         "column-misplaced",

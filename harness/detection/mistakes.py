@@ -23,6 +23,9 @@ from harness.judge.stages import references_now
 from harness.report import explain
 from harness.trace import GRADIENT, Assembly, Fault, Trace, Unsupported
 
+# A mistake that could be computed on none of so many cases is tried no more.
+ENOUGH = 10
+
 
 @dataclass(slots=True, kw_only=True)
 class Mistake:
@@ -30,16 +33,22 @@ class Mistake:
 
     anomaly: str
     sentence: str
-    # How many cases it was tried on.
+    # How many cases it was tried on, and with how many of them the recipe could compute it.
     tried: int = 0
+    computed: int = 0
     # Empty if no case shows it.
     case: str = ""
     # Why the recipe cannot compute it; empty if it can.
     fault: str = ""
 
     @property
+    def is_possible(self) -> bool:
+        """Whether plain training can make it, as far as is known: a teacher's needs a teacher."""
+        return bool(self.computed or self.fault or not self.tried)
+
+    @property
     def is_open(self) -> bool:
-        return not (self.case or self.fault)
+        return not (self.case or self.fault) and (self.is_possible or self.tried < ENOUGH)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +67,10 @@ class Survey:
         return [mistake for mistake in self.mistakes if mistake.case]
 
     @property
+    def possible(self) -> list[Mistake]:
+        return [mistake for mistake in self.mistakes if mistake.is_possible]
+
+    @property
     def verdict(self) -> str:
         """That of the step, if it fails; a survey that shows nothing is a fault."""
         if self.failure is not None:
@@ -70,6 +83,7 @@ class Survey:
             "cases": self.cases,
             "refused": dict(self.refused),
             "shown": len(self.shown),
+            "possible": len(self.possible),
             "failure": "" if self.failure is None else explain(self.failure),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
         }
@@ -127,7 +141,8 @@ def _try_on(
         mistake.tried += 1
         if isinstance(outcome, Fault):
             mistake.fault = outcome.summary
-        elif isinstance(outcome, Assembly):
+        elif isinstance(outcome, Assembly) and outcome.trace:
+            mistake.computed += 1
             wrong = replace(outcome, trace=_loss_and_gradients(outcome.trace))
             compared = case, step.name, oracle, baselines or [oracle], wrong
             if compare(*compared, of_our_model=False).verdict is Verdict.DIVERGED:

@@ -19,7 +19,7 @@ class SurveyProgress:
             self._shown = len(survey.shown)
             print_plain(
                 self._console,
-                f"case {survey.cases}: {self._shown} of {len(survey.mistakes)} mistakes are shown",
+                f"case {survey.cases}: {self._shown} of {len(survey.possible)} mistakes are shown",
             )
 
 
@@ -39,11 +39,14 @@ def show_survey(survey: Survey, console: Console) -> None:
     for mistake in survey.shown:
         table.add_row(str(mistake.tried), mistake.anomaly, Text(mistake.sentence))
     console.print(table)
-    for mistake in survey.mistakes:
+    for mistake in survey.possible:
         if not mistake.case:
             why = f"cannot be tried: {mistake.fault}" if mistake.fault else "not shown"
             print_plain(console, f"{why}  {mistake.anomaly}: {mistake.sentence}")
     cases = "1 case" if survey.cases == 1 else f"{survey.cases} cases"
+    others = len(survey.mistakes) - len(survey.possible)
     print_plain(
-        console, f"\n{len(survey.shown)} of {len(survey.mistakes)} mistakes are shown by {cases}"
+        console,
+        f"\n{len(survey.shown)} of {len(survey.possible)} mistakes are shown by {cases}"
+        + (f"; {others} more cannot be made with this loss" if others else ""),
     )

@@ -8,7 +8,7 @@ Legend: B rows, S columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,29 +20,23 @@ from torch.overrides import TorchFunctionMode
 from harness.case import Case
 from harness.recipes.attention_mask import Seen, seeing
 from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.calls import Answered, Calls, as_they_are
 
 # Batches, and the factor of the loss of each.
 Parts = list[tuple[float, Batch]]
 # Returns the shard of each token of a micro-batch.
 Layout = Callable[[Batch, Case], Tensor]
-# Returns logits in place of those of the model on a batch.
-Answered = Callable[[Tensor, Batch, Case], Tensor]
 # Functions of torch, and what is called in their place.
 Operation = Callable[..., Any]
 Operations = Mapping[Operation, Operation]
-
-# The column of a changed batch that has the mask of the model, if the loss sees another one.
-MODEL_MASK = "model_mask"
 
 
 def as_it_is(_model: nn.Module) -> None:
     """Leave the model as it is."""
 
 
-def as_they_are(logits: Tensor, batch: Batch, case: Case) -> Tensor:
-    """Hand the loss the model's logits."""
-    del batch, case
-    return logits
+class NotTaken(Exception):
+    """A loss has nothing that a hypothesis changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +60,8 @@ class Hypothesis:
     logits: Answered = as_they_are
     # What model and loss compute with in place of functions of torch.
     operations: Operations = field(default_factory=dict)
+    # Whether masks, positions and logits change in calls alone that leave no gradient.
+    without_gradient: bool = False
 
     @property
     def name(self) -> str:
@@ -82,66 +78,15 @@ class Hypothesis:
     @contextmanager
     def holding(self, model: nn.Module, batch: Batch, case: Case) -> Iterator[None]:
         """Have the model and its loss compute a part as the hypothesis says."""
+        calls = Calls(model, batch, case, self.logits, self.without_gradient)
         with (
-            masked_for_model(model, batch),
-            seeing(model, self.seen, batch),
-            answering(model, self.logits, batch, case),
+            calls.changed(),
+            seeing(model, calls.limited(self.seen), batch),
             computing_with(self.operations),
         ):
             yield
-
-
-@contextmanager
-def masked_for_model(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """Hand the model its own mask wherever the loss hands it the one that it sees itself.
-
-    A loss may also call a part of the model, such as its policy or its reference.
-    """
-    seen_BS = batch["attention_mask"]
-
-    def exchange(_model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
-        own = [batch[MODEL_MASK] if x is seen_BS else x for x in (*given, *named.values())]
-        return tuple(own[: len(given)]), dict(zip(named, own[len(given) :], strict=True))
-
-    if MODEL_MASK not in batch:
-        yield
-        return
-    with ExitStack() as hooks:
-        for module in model.modules():
-            hooks.callback(module.register_forward_pre_hook(exchange, with_kwargs=True).remove)
-        yield
-
-
-@contextmanager
-def answering(model: nn.Module, change: Answered, batch: Batch, case: Case) -> Iterator[None]:
-    """Change the logits that the model returns, or a part of it which the loss calls itself.
-
-    The tensor that a part returns is logits if it has a number for each id of the vocabulary.
-    """
-    depth = 0
-
-    def enter(*_: Any) -> None:
-        nonlocal depth
-        depth += 1
-
-    def leave(module: nn.Module, _given: Any, out: Any) -> Any:
-        nonlocal depth
-        depth -= 1
-        if depth == 0 and isinstance(getattr(out, "logits", None), Tensor):
-            out.logits = change(out.logits, batch, case)
-        elif depth == 0 and isinstance(out, Tensor):
-            is_all = module is model or out.shape[-1:] == (case.vocab,)
-            return change(out, batch, case) if is_all else out
-        return out
-
-    if change is as_they_are:
-        yield
-        return
-    with ExitStack() as hooks:
-        for module in model.modules():
-            hooks.callback(module.register_forward_pre_hook(enter).remove)
-            hooks.callback(module.register_forward_hook(leave).remove)
-        yield
+        if self.without_gradient and not calls.are_met:
+            raise NotTaken
 
 
 class Exchanged(TorchFunctionMode):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.columns import in_place_of, is_of_rows, of_column, of_order
+from harness.recipes.hypotheses.constants import of_constants
 from harness.recipes.hypotheses.logits import of_logits
 from harness.recipes.hypotheses.operations import of_operations
 from harness.recipes.hypotheses.parameters import of_parameters
@@ -25,5 +26,6 @@ def hypotheses(columns: Mapping[str, Column]) -> dict[str, Hypothesis]:
         found += of_column(name, column)
         alike = [other for other in columns if is_of_rows(columns[other]) is is_of_rows(column)]
         found += [in_place_of(name, other) for other in alike if other != name]
-    found += [*of_parameters(), *of_logits(), *of_statistics(), *of_operations(), *of_rows()]
+    found += [*of_parameters(), *of_logits(), *of_constants(), *of_statistics()]
+    found += [*of_operations(), *of_rows()]
     return {hypothesis.name: hypothesis for hypothesis in found}

@@ -11,8 +11,9 @@ import torch
 
 from harness.case import Case
 from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.calls import MODEL_MASK
 from harness.recipes.hypotheses.sums import SHARD, by_replica, with_own_shards
-from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Parts, evenly_widened
+from harness.recipes.hypothesis import LAYOUTS, Hypothesis, Parts, evenly_widened
 
 # Columns are added to a table until ranks can have equal shards of it.
 ADDED = "with what is added to cut it"

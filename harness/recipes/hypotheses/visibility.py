@@ -13,7 +13,8 @@ from torch import Tensor
 
 from harness.case import Case
 from harness.recipes.batch import IGNORED, Batch
-from harness.recipes.hypothesis import LAYOUTS, MODEL_MASK, Hypothesis, Layout
+from harness.recipes.calls import MODEL_MASK
+from harness.recipes.hypothesis import LAYOUTS, Hypothesis, Layout
 
 # The column of a changed batch that has the shard of each token.
 SHARD = "shard"

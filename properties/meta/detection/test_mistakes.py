@@ -54,6 +54,8 @@ def test_each_mistake_that_changes_a_case_is_shown_and_one_that_changes_nothing_
     assert len(windows) == 2
     assert all((each.is_open, each.tried) == (True, found.cases) for each in windows)
     assert found.verdict == "WITHIN"
+    # Nor has it a teacher, so that a teacher's mistakes cannot be made.
+    assert {each.is_possible for each in found.mistakes if "teacher" in each.sentence} == {False}
     assert all(0 < each.tried <= found.cases for each in found.mistakes)
 
 
@@ -87,10 +89,15 @@ def test_the_command_lists_what_is_shown_and_what_is_not(
     assert names["window-ignored"] == ""
     at_once = sum(each["tried"] == 1 and each["case"] != "" for each in document["mistakes"])
     assert written.err.startswith(
-        f"case 1: {at_once} of {len(document['mistakes'])} mistakes are shown\n"
+        f"case 1: {at_once} of {document['possible']} mistakes are shown\n"
     )
     assert "not shown  window-ignored: no layer has a window\n" in written.err
-    last = f"{document['shown']} of {len(document['mistakes'])} mistakes are shown by 2 cases"
+    others = len(document["mistakes"]) - document["possible"]
+    last = (
+        f"{document['shown']} of {document['possible']} mistakes are shown by 2 cases; "
+        f"{others} more cannot be made with this loss"
+    )
+    assert others > 0
     assert written.err.rstrip().endswith(last)
     assert main(["mutants", f"{step}__labels_lost", "--cases", "2"]) == 1
     assert "The step itself fails.\n\nDIVERGED  candidate " in capsys.readouterr().out

@@ -13,10 +13,11 @@ from harness.judge.term_diagnosis import MISWEIGHTED
 from harness.recipes import Recipe, Step, computed, row, target, token
 from harness.recipes.attention_mask import seeing
 from harness.recipes.batch import IGNORED, Batch
+from harness.recipes.calls import MODEL_MASK, MODEL_POSITIONS, Calls
 from harness.recipes.columns import Column
 from harness.recipes.hypotheses.operations import of_operations
 from harness.recipes.hypotheses.terms import of_terms
-from harness.recipes.hypothesis import MODEL_MASK, answering, computing_with, masked_for_model
+from harness.recipes.hypothesis import computing_with
 from harness.recipes.recipe import _model_of_hypotheses
 from properties.planted.tiny import Attention, Tiny, next_labels
 
@@ -99,8 +100,8 @@ class Hybrid(Tiny):
 def weighted(model: Any, batch: Batch) -> Any:
     """A loss that reads all columns, their sums and squares, divided by all targets and tokens.
 
-    It also reads where the mask is, and what a row's last token says, limits losses and holds
-    some constant. Its term reads labels and the mask.
+    It also reads where the mask is, and what a row's last token says, limits losses, holds some
+    constant, and has a teacher. Its term reads labels and the mask.
     """
     count = (batch["labels"] != IGNORED).sum().clamp(min=1)
     later_BS = batch["by_token"].flip(1).cumsum(1).flip(1)
@@ -111,6 +112,7 @@ def weighted(model: Any, batch: Batch) -> Any:
     losses_BS = own_BS * weight_BS * (1 + made_BS) * (1 + batch["attention_mask"])
     loss = losses_BS.sum() / count / (1 + batch["by_target"].square().sum() / count)
     loss = loss + said_last(model, batch).square().sum() / count + limited(own_BS) / count
+    loss = loss + taught(model, batch) / count
     return loss / (1 + tokens), {"term": own_BS.sum() / tokens + spread(model, batch)}
 
 
@@ -127,6 +129,16 @@ def said_last(model: Any, batch: Batch) -> Tensor:
     is_last_BS = real_BS * (1 - F.pad(real_BS[:, 1:], (0, 1)))
     said_B: Tensor = (logits_BSV[..., 0] * is_last_BS).sum(1)
     return said_B
+
+
+def taught(model: Any, batch: Batch) -> Tensor:
+    """The cross-entropy with what the model itself says, taken for constant, as of a teacher."""
+    given = batch["input_ids"], batch["position_ids"], batch["attention_mask"]
+    with torch.no_grad():
+        teacher_BSV = model(*given).softmax(-1)
+    losses_BS: Tensor = -(teacher_BSV * model(*given).log_softmax(-1)).sum(-1)
+    # As large as the rest of the loss, so that a change of the teacher shows.
+    return 1000 * (losses_BS * batch["attention_mask"]).sum()
 
 
 def spread(model: Any, batch: Batch) -> Tensor:
@@ -218,7 +230,7 @@ def test_the_loss_sees_another_mask_than_the_model_or_the_part_it_calls(*, is_pa
     }
     called = Listening(CASES[0])
     model = nn.ModuleDict({"policy": called, "reference": Hybrid(CASES[0])}) if is_part else called
-    with masked_for_model(model, batch):
+    with Calls(model, batch, CASES[0]).changed():
         next_losses(called, batch)
     next_losses(called, batch)
     assert [mask.tolist() for mask in seen] == [[[0, 1, 1]], [[1, 1, 1]]]
@@ -253,10 +265,56 @@ def test_logits_change_once_whether_a_loss_calls_a_model_or_a_part_of_it(*, is_p
     ids_BS, x_BSD = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, 3)
     given = ids_BS, ids_BS, ids_BS.bool()
     plain = policy(*given), values(x_BSD)
-    with answering(model, twice, {}, CASES[0]):
+    with Calls(model, {}, CASES[0], twice).changed():
         assert torch.equal(policy(*given), 2 * plain[0])
         assert torch.equal(values(x_BSD), plain[1])
     assert torch.equal(policy(*given), plain[0])
+
+
+def test_what_leaves_no_gradient_is_changed_alone() -> None:
+    def twice(logits_BSV: Tensor, _batch: Batch, _case: Case) -> Tensor:
+        return 2 * logits_BSV
+
+    policy, teacher = Tiny(CASES[0]), Tiny(CASES[0]).requires_grad_(requires_grad=False)
+    model = nn.ModuleList([policy, teacher])
+    ids_BS, mask_BS = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
+    place_BS = torch.arange(3).expand(2, 3)
+    plain, moved = (
+        [each(ids_BS, places_BS, mask_BS) for each in model]
+        for places_BS in (place_BS, 2 * place_BS)
+    )
+    batch = {"position_ids": place_BS, MODEL_POSITIONS: 2 * place_BS}
+    calls = Calls(model, batch, CASES[0], twice, without_gradient=True)
+    with calls.changed():
+        assert torch.equal(policy(ids_BS, place_BS, mask_BS), plain[0])
+        are_met_before = calls.are_met
+        assert torch.equal(teacher(ids_BS, place_BS, mask_BS), 2 * moved[1])
+        assert (are_met_before, calls.are_met) == (False, True)
+        with torch.no_grad():
+            assert torch.equal(policy(ids_BS, place_BS, mask_BS), 2 * moved[0])
+
+
+def test_attention_that_leaves_no_gradient_sees_otherwise_alone() -> None:
+    class Causal(nn.Module):
+        is_causal = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, *, attention_mask: Any) -> Any:
+            return attention_mask
+
+    def nothing(seen_B1QK: Tensor, _batch: Batch, _window: int | None) -> Tensor:
+        return torch.zeros_like(seen_B1QK)
+
+    model = nn.ModuleList([Causal(), Causal().requires_grad_(requires_grad=False)])
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
+    calls = Calls(model, batch, CASES[0], without_gradient=True)
+    with calls.changed(), seeing(model, calls.limited(nothing), batch):
+        policy, teacher = (module(attention_mask=None) for module in model)
+    assert torch.equal(policy[0, 0] == 0, torch.ones(3, 3).tril().bool())
+    assert (teacher < -1).all()
 
 
 def test_an_exchanged_operation_leaves_indices_and_a_tensor_alone_as_they_are() -> None:
