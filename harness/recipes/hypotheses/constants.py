@@ -2,8 +2,8 @@
 
 Such a model often runs beside the one that is trained, and is not prepared as that one is.
 
-Legend: B rows, S columns, V vocabulary; T columns of a table that has the rows before each row as
-well.
+Legend: B rows, S columns, V vocabulary; T tokens of the packed stream, and the columns of a table
+that has the rows before each row as well.
 """
 
 from dataclasses import replace
