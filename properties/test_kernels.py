@@ -101,7 +101,7 @@ def over_budget(
         runs = [stream.attend("eager", dtype, dtype), fused]
     got = stream.attend(kernel, dtype, dtype, device)
     baselines = {key: [run[key] for run in runs] for key in oracle}
-    noise = measure_noise({key: (oracle[key], baselines[key]) for key in oracle})
+    noise = measure_noise({key: (oracle[key], baselines[key]) for key in oracle}, dtype)
     judged = {
         key: judge(key, dtype, oracle[key], baselines[key], got[key], noise) for key in oracle
     }

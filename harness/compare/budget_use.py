@@ -15,5 +15,5 @@ def worst_budget_use(
         key: (oracle[key].values, tuple(b[key].values for b in baselines if key in b))
         for key in other
     }
-    noise = measure_noise({**known})
+    noise = measure_noise({**known}, dtype)
     return max(judge(key, dtype, *known[key], other[key].values, noise).used for key in other)

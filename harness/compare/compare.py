@@ -76,7 +76,8 @@ def compare(
             key: (oracle[key].values, [b[key].values for b in baselines if key in b])
             for key in oracle
             if key in trace
-        }
+        },
+        case.dtype,
     )
     for key in oracle:
         got = trace.get(key)

@@ -109,8 +109,10 @@ def is_zero(key: str, oracle: Values, noise: Noise) -> bool:
     return magnitude <= ZERO * noise.largest.get(kind_of(key, oracle.ndim), 0.0)
 
 
-def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
-    """Return the noise of plain training, from its oracle and its baselines by key."""
+def measure_noise(
+    known: dict[str, tuple[Values, Sequence[Values]]], dtype: Dtype = "fp64"
+) -> Noise:
+    """Return the noise of plain training, from its oracle and its baselines in `dtype` by key."""
     by_key: dict[str, float] = {}
     by_kind: dict[str, list[tuple[float, float]]] = {}
     largest: dict[str, float] = {}
@@ -142,12 +144,12 @@ def measure_noise(known: dict[str, tuple[Values, Sequence[Values]]]) -> Noise:
     size = size if size > ZERO else 1.0
     has_cancelled = largest.get(GRADIENTS, size) <= ZERO * size
     # If all gradients are roundings of the loss, only its size can say how large roundings are.
-    # Baselines other than the oracle would show it by their own error, if they have any.
-    if has_cancelled and GRADIENTS not in by_kind:
+    # Baselines other than the oracle show it by their own error, in fp64 if they have any.
+    if has_cancelled and dtype == "fp64" and GRADIENTS not in by_kind:
         largest[GRADIENTS] = size
-    # A loss may cancel alone, as that of advantages whose mean is zero.
+    # A loss may cancel alone, as that of advantages whose mean is zero, and so may its metrics.
     if largest.get(LOSSES, size) <= ZERO * size:
-        largest[LOSSES] = size
+        largest |= {k: max(largest.get(k, 0.0), size) for k in kinds_lent_to("loss", 0)}
     return Noise(
         by_key,
         {kind: extreme for kind, (extreme, _) in medians.items()},

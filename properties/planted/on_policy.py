@@ -29,14 +29,15 @@ def advantages(rewards_B: Tensor) -> Tensor:
     return (rewards_B - rewards_B.mean()) / (rewards_B.std(unbiased=False) + 1e-4)
 
 
-def policy_loss(model: Any, batch: Batch) -> Tensor:
+def policy_loss(model: Any, batch: Batch) -> Any:
     labels_BS, real_BS = next_labels(batch), batch["attention_mask"].bool()
     logits_BSV = model(batch["input_ids"], batch["position_ids"], real_BS)
     count_B = (labels_BS != IGNORED).sum(1).clamp(min=1)
-    return -(advantages(batch["rewards"]) * ratios(logits_BSV, labels_BS).sum(1) / count_B).mean()
+    gains_B = advantages(batch["rewards"]) * ratios(logits_BSV, labels_BS).sum(1) / count_B
+    return -gains_B.mean(), {"gain": gains_B.mean()}
 
 
-def train(model: Any, batch: Batch, mesh: Any, *, by: int = 0) -> Tensor:
+def train(model: Any, batch: Batch, mesh: Any, *, by: int = 0) -> Any:
     group = mesh["sp"].get_group()
     use(model, gathering(group))
     ids_BL, positions_BL, labels_BL, real_BS = cut(batch, group)
@@ -45,7 +46,7 @@ def train(model: Any, batch: Batch, mesh: Any, *, by: int = 0) -> Tensor:
     share = -(sum_B * advantages(batch["rewards"]).roll(by) / count_B).sum() / len(count_B)
     share.backward()
     sum_gradients(model)
-    return summed(share)
+    return summed(share), {"gain": -summed(share)}
 
 
 RECIPE = Recipe(Tiny, policy_loss, {"rewards": row(0, 1)})
