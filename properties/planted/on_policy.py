@@ -18,14 +18,15 @@ from properties.planted.tiny import Tiny, next_labels
 
 
 def ratios(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
-    """The ratio of each target; the old policy is the one that is trained."""
+    """The ratio of each target in fp32; the old policy is the one that is trained."""
     logp_BS = -F.cross_entropy(
-        logits_BSV.movedim(-1, 1), labels_BS, ignore_index=IGNORED, reduction="none"
+        logits_BSV.float().movedim(-1, 1), labels_BS, ignore_index=IGNORED, reduction="none"
     )
     return (logp_BS - logp_BS.detach()).exp() * (labels_BS != IGNORED)
 
 
 def advantages(rewards_B: Tensor) -> Tensor:
+    rewards_B = rewards_B.float()
     return (rewards_B - rewards_B.mean()) / (rewards_B.std(unbiased=False) + 1e-4)
 
 
@@ -50,5 +51,6 @@ def train(model: Any, batch: Batch, mesh: Any, *, by: int = 0) -> Any:
 
 
 RECIPE = Recipe(Tiny, policy_loss, {"rewards": row(0, 1)})
-right = step(RECIPE)(train)
-of_another_row = step(RECIPE)(partial(train, by=1))
+# Its advantages are those of its own rows.
+right = step(RECIPE, limits="dp=1")(train)
+of_another_row = step(RECIPE, limits="dp=1")(partial(train, by=1))
