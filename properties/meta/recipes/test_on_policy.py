@@ -18,6 +18,7 @@ def named(name: str) -> str:
     return f"{PLANTED / 'on_policy.py'}:{name}"
 
 
+@pytest.mark.slow
 def test_a_right_step_is_not_blamed_for_roundings_of_a_loss_that_is_zero(pool: RankPool) -> None:
     comparison = evaluate(PAIR, named("right"), pool)
     assert comparison.verdict.passed, explain(comparison)
