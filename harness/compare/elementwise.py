@@ -148,7 +148,8 @@ def measure_noise(
     if has_cancelled and dtype == "fp64" and GRADIENTS not in by_kind:
         largest[GRADIENTS] = size
     # A loss may cancel alone, as that of advantages whose mean is zero, and so may its metrics.
-    if largest.get(LOSSES, size) <= ZERO * size:
+    # Where gradients are zero too, as without a target, it may be a little off in fp64 only.
+    if largest.get(LOSSES, size) <= ZERO * size and (dtype == "fp64" or not has_cancelled):
         largest |= {k: max(largest.get(k, 0.0), size) for k in kinds_lent_to("loss", 0)}
     return Noise(
         by_key,

@@ -10,7 +10,7 @@ from properties.helpers.judging import evaluate, evaluate_all
 from properties.helpers.places import PLANTED
 from properties.meta.recipes.test_recipes import drawn
 
-# Two rewards are one deviation below their mean and one above.
+# One of two rewards is as far above their mean as the other is below.
 PAIR = parse("case/1 rows=4:1111,2:11 heads=2/1 layers=1 vocab=2 sp=2 dp=1 dim=2 seed=0")
 
 
